@@ -1,0 +1,66 @@
+"""The one table of tiny models: what each is, where it runs, and the reason where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ascend_sim.models import qwen
+from ascend_sim.models.errors import RefusedModelError, UnknownModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ascend_sim.models.recipe import Recipe
+
+Place = Literal["plain", "simulator"]
+"""Where a model runs: the plain vLLM CPU engine, or the simulated Ascend runner."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A tiny model.
+
+    `refused` maps a place to the reason why the model does not run there; a place not named was run and compared.
+    `draft_for` names the target of a draft, which is never served alone.
+    """
+
+    name: str
+    description: str
+    recipe: Callable[[], Recipe]
+    refused: tuple[tuple[Place, str], ...] = ()
+    draft_for: str | None = None
+
+    def runs(self, place: Place) -> bool:
+        """Return whether the model runs there."""
+        return self.draft_for is None and place not in dict(self.refused)
+
+    def require(self, place: Place) -> None:
+        """Raise `RefusedModelError` with the reason unless the model runs there."""
+        if self.draft_for is not None:
+            raise RefusedModelError(
+                f"model {self.name!r} is a draft for {self.draft_for!r} and is not served alone: serve "
+                f"{self.draft_for!r} with it in the speculative configuration"
+            )
+        if reason := dict(self.refused).get(place):
+            others = ", ".join(repr(name) for name, other in ARCHITECTURES.items() if other.runs(place))
+            raise RefusedModelError(f"model {self.name!r} does not run in the {place} engine: {reason}. Use {others}.")
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    entry.name: entry
+    for entry in (
+        Architecture("dense", "Qwen2: grouped-query attention, 2 layers", qwen.dense),
+        Architecture("mimo", "MiMo: the dense model with one multi-token-prediction layer", qwen.mimo),
+        Architecture("eagle", "EAGLE draft: one Llama layer after the target's hidden state", qwen.eagle, (), "dense"),
+    )
+}
+
+
+def find(name: str) -> Architecture:
+    """Return the entry of that name; raises `UnknownModelError` that lists the names."""
+    try:
+        return ARCHITECTURES[name]
+    except KeyError:
+        names = ", ".join(repr(known) for known in ARCHITECTURES)
+        raise UnknownModelError(f"no tiny model {name!r}: known are {names}; or give a model directory") from None
