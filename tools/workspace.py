@@ -18,6 +18,7 @@ class Package:
     folder: Path
     imports: str  # import name
     project: dict[str, Any]  # its pyproject.toml's [project]
+    oracles: tuple[str, ...]  # its [dependency-groups] test: what only its tests compare with
 
     @property
     def version(self) -> str:
@@ -38,5 +39,6 @@ def packages(root: Path = ROOT) -> list[Package]:
         sources = [path.name for path in sorted((file.parent / "src").iterdir()) if (path / "__init__.py").is_file()]
         if len(sources) != 1:
             raise ValueError(f"{file}: src/ must hold one import package, found {sources!r}")
-        found.append(Package(data["project"]["name"], file.parent, sources[0], data["project"]))
+        oracles = tuple(data.get("dependency-groups", {}).get("test", ()))
+        found.append(Package(data["project"]["name"], file.parent, sources[0], data["project"], oracles))
     return sorted(found, key=lambda package: package.name)
