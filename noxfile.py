@@ -14,7 +14,7 @@ TOOLS = ROOT / "tools"
 sys.path.insert(0, str(TOOLS))
 
 import engines  # noqa: E402  # found on the path that was just set
-import pythons  # noqa: E402
+import envs  # noqa: E402
 
 nox.options.default_venv_backend = "uv"
 nox.options.error_on_external_run = True
@@ -27,7 +27,7 @@ def install_group(session: nox.Session, group: str, *flags: str) -> None:
     """Install a dependency group of the root pyproject.toml, at the versions of uv.lock, into the session."""
     only = f"--group={group}" if "--all-packages" in flags else f"--only-group={group}"
     session.run_install(
-        pythons.uv(),
+        envs.find_uv(),
         "sync",
         "--frozen",
         "--quiet",
@@ -53,7 +53,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(python=False)
 def wheels(session: nox.Session) -> None:
     """Build every package's wheel and source archive into dist/."""
-    session.run(pythons.uv(), "build", "--all-packages", "--out-dir", "dist", external=True)
+    session.run(envs.find_uv(), "build", "--all-packages", "--out-dir", "dist", external=True)
 
 
 @nox.session
@@ -62,7 +62,7 @@ def lint(session: nox.Session) -> None:
     install_group(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    session.run(pythons.uv(), "lock", "--check", "--quiet", external=True)
+    session.run(envs.find_uv(), "lock", "--check", "--quiet", external=True)
 
 
 @nox.session

@@ -6,10 +6,11 @@ import os
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pythons
+import envs
 from workspace import ROOT, packages
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ NPU_PACKAGES = ("vllm-pairs", "ascend-sim", "mrv2-metadata", "kv-plan-guard", "l
 
 def split_pairs(session: nox.Session) -> tuple[list[str], list[str]]:
     """Read `--pair ID` and `--all-pairs` from the session's arguments: (pair ids, remaining arguments)."""
-    import envs
-
     chosen: list[str] = []
     rest: list[str] = []
     words = iter(session.posargs)
@@ -32,28 +31,35 @@ def split_pairs(session: nox.Session) -> tuple[list[str], list[str]]:
         if name == "--pair":
             chosen.append(value if equals else next(words, ""))
         elif word == "--all-pairs":
-            chosen.extend(envs.verified_pairs())
+            chosen.extend(verified_pairs())
         else:
             rest.append(word)
-    known = envs.known_pairs()
-    for pair in chosen:
-        if pair not in known:
-            session.error(f"unknown pair {pair!r}: choose from {', '.join(known)}")
-    return chosen or [envs.default_pair()], rest
+    return chosen or [default_pair()], rest
 
 
-def ensure(pair: str) -> str:
+def verified_pairs() -> list[str]:
+    """Ids of the pairs that `--all-pairs` means."""
+    return [row["id"] for row in envs.rows() if row["status"] == "verified"]
+
+
+def default_pair() -> str:
+    """Id of the pair that is meant when none is named."""
+    return str(tomllib.loads(envs.TABLE.read_text(encoding="utf-8"))["default"])
+
+
+def ensure(session: nox.Session, pair: str) -> str:
     """Path of the Python of a pair's environment, made when it is not there yet."""
-    import envs
-
-    return str(envs.ensure(pair))
+    try:
+        return str(envs.ensure(pair, echo=session.log))
+    except envs.EnvError as error:
+        session.error(str(error))
 
 
 def run_tests(session: nox.Session) -> None:
     """Run the tests marked `engine` under each chosen pair."""
     pairs, rest = split_pairs(session)
     for pair in pairs:
-        command = [ensure(pair), "-m", "pytest", *(rest or ["tests"]), "-m", "engine"]
+        command = [ensure(session, pair), "-m", "pytest", *(rest or ["tests"]), "-m", "engine"]
         session.run(*command, env=ENGINE_ENV | {"KIT_PAIR": pair}, external=True)
 
 
@@ -67,14 +73,15 @@ def cpu_smoke(session: nox.Session) -> None:
     folders = [out / "pairs" / pair for pair in pairs]
     # A pair that fails must not hide how the others did: the merged result says which, and fails the session.
     for pair, folder in zip(pairs, folders, strict=True):
+        shutil.rmtree(folder, ignore_errors=True)  # a result of an earlier run must not be merged
         smoke(session, pair, folder, rest, success_codes=[0, 1])
-    merge = [ensure(pairs[0]), "-m", "ascend_sim.smoke", "merge", *map(str, folders), "--out", str(out)]
+    merge = [ensure(session, pairs[0]), "-m", "ascend_sim.smoke", "merge", *map(str, folders), "--out", str(out)]
     session.run(*merge, env=ENGINE_ENV, external=True)
 
 
 def smoke(session: nox.Session, pair: str, out: Path, rest: list[str], success_codes: list[int] | None = None) -> None:
     """Run one pair's smoke into `out`."""
-    command = [ensure(pair), "-m", "ascend_sim.smoke", "cpu", "--pair", pair, "--out", str(out), *rest]
+    command = [ensure(session, pair), "-m", "ascend_sim.smoke", "cpu", "--pair", pair, "--out", str(out), *rest]
     session.run(*command, env=ENGINE_ENV, external=True, success_codes=success_codes or [0])
 
 
@@ -91,7 +98,7 @@ def host_python() -> str:
 def npu_smoke(session: nox.Session) -> None:
     """Run the smoke on a real NPU, in an environment that sees the host's packages and changes none of them."""
     env = ROOT / ".nox" / "npu-smoke"
-    uv = pythons.uv()
+    uv = envs.find_uv()
     session.run(
         uv,
         "venv",
@@ -128,8 +135,10 @@ def bench(session: nox.Session) -> None:
     if bench_env(script) == "engine":
         pairs, rest = split_pairs(session)
         for pair in pairs:
-            session.run(ensure(pair), str(script), *rest[1:], env=ENGINE_ENV | {"KIT_PAIR": pair}, external=True)
+            session.run(
+                ensure(session, pair), str(script), *rest[1:], env=ENGINE_ENV | {"KIT_PAIR": pair}, external=True
+            )
         return
     light = {"UV_PROJECT_ENVIRONMENT": str(ROOT / ".nox" / "light")}
-    command = [pythons.uv(), "run", "--frozen", "--quiet", "--all-packages", "python", str(script)]
+    command = [envs.find_uv(), "run", "--frozen", "--quiet", "--all-packages", "python", str(script)]
     session.run(*command, *session.posargs[1:], env=light, external=True)

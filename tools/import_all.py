@@ -30,7 +30,9 @@ def walk(name: str) -> list[str]:
 
 def main(name: str) -> int:
     """Import them all; returns the exit status."""
-    imported, waiting, undeclared = [], [], []
+    imported: list[str] = []
+    waiting: list[str] = []
+    undeclared: list[str] = []
     for module in walk(name):
         try:
             importlib.import_module(module)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
+import envs
+
 SUPPORTED = ("3.11", "3.12")
-
-
-def uv() -> str:
-    """Path of the uv that runs us; `uvx` says it in UV, else it is looked up on PATH."""
-    found = os.environ.get("UV") or shutil.which("uv")
-    if not found:
-        raise SystemExit("uv is not on PATH: run `pip install uv`")
-    return found
 
 
 def _answers(python: Path, version: str) -> bool:
@@ -43,7 +36,7 @@ def _pyenv(version: str) -> list[Path]:
 def find(version: str) -> Path | None:
     """The interpreter of `version` ("3.12") on this machine, or None. Asks `uv python find`, then pyenv's folder."""
     done = subprocess.run(
-        [uv(), "python", "find", "--no-python-downloads", "--no-project", version],
+        [envs.find_uv(), "python", "find", "--no-python-downloads", "--no-project", version],
         capture_output=True,
         text=True,
         check=False,

@@ -1,9 +1,9 @@
 """Build each package's wheel, install it alone with its declared dependencies, and run its tests against it.
 
 An import that a package forgot to declare works in a shared development environment and fails for its user; here it
-fails first. Each package gets a fresh environment per Python with its wheel and what the wheel declares; every module of
-it is imported there. Then pytest, hypothesis and the libraries that its own `test` group compares with are added, and its
-tests run from a copy outside the source tree, so that only the installed wheel can be imported.
+fails first. Each package gets a fresh environment per Python with its wheel and what the wheel declares; every module
+of it is imported there. Then pytest, hypothesis and the libraries that its own `test` group compares with are added,
+and its tests run from a copy outside the source tree, so that only the installed wheel can be imported.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import envs
 import pythons
 from workspace import ROOT, Package, packages
 
@@ -80,14 +81,14 @@ def build_wheels(names: list[str], into: Path) -> None:
     """Build the wheel of each named package into an emptied folder."""
     shutil.rmtree(into, ignore_errors=True)
     for name in names:
-        run(pythons.uv(), "build", "--quiet", "--wheel", "--package", name, "--out-dir", into)
+        run(envs.find_uv(), "build", "--quiet", "--wheel", "--package", name, "--out-dir", into)
 
 
 def lock_constraints(into: Path) -> Path:
     """Write the lock's versions of everything but our own packages as a constraints file."""
     file = into / "constraints.txt"
     flags = ["--all-packages", "--all-groups", "--no-emit-workspace", "--no-hashes", "--frozen", "--quiet"]
-    run(pythons.uv(), "export", *flags, "--output-file", file)
+    run(envs.find_uv(), "export", *flags, "--output-file", file)
     return file
 
 
@@ -102,7 +103,7 @@ class Environment:
     """A fresh environment of one Python; everything it gets comes at the lock's versions."""
 
     def __init__(self, folder: Path, python: Path, wheels: Path, constraints: Path) -> None:
-        run(pythons.uv(), "venv", "--quiet", "--clear", "--python", python, folder)
+        run(envs.find_uv(), "venv", "--quiet", "--clear", "--python", python, folder)
         self.folder = folder
         self.python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
         self._flags = [
@@ -117,12 +118,12 @@ class Environment:
 
     def install(self, *what: str) -> None:
         """Install requirements or wheels and what they declare."""
-        run(pythons.uv(), "pip", "install", *self._flags, *what)
+        run(envs.find_uv(), "pip", "install", *self._flags, *what)
 
 
 def installed(python: Path) -> set[str]:
     """Names of the distributions in an environment, as `uv pip list` gives them."""
-    listing = run(pythons.uv(), "pip", "list", "--quiet", "--python", python, "--format", "freeze")
+    listing = run(envs.find_uv(), "pip", "list", "--quiet", "--python", python, "--format", "freeze")
     return {line.partition("==")[0].lower() for line in listing.splitlines() if line}
 
 
