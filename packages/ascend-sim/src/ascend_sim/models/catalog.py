@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ascend_sim.models import qwen
+from ascend_sim.models import deepseek, granite, llama, qwen
 from ascend_sim.models.errors import RefusedModelError, UnknownModelError
 
 if TYPE_CHECKING:
@@ -51,8 +51,12 @@ ARCHITECTURES: dict[str, Architecture] = {
     entry.name: entry
     for entry in (
         Architecture("dense", "Qwen2: grouped-query attention, 2 layers", qwen.dense),
+        Architecture("sliding", "Llama: one sliding-window and one full attention layer", llama.sliding),
+        Architecture("moe", "Qwen3-MoE: four experts, two a token", qwen.moe),
+        Architecture("mla", "DeepSeek-V2: multi-head latent attention", deepseek.mla),
+        Architecture("hybrid", "Granite-4: one Mamba-2 and one attention layer", granite.hybrid),
         Architecture("mimo", "MiMo: the dense model with one multi-token-prediction layer", qwen.mimo),
-        Architecture("eagle", "EAGLE draft: one Llama layer after the target's hidden state", qwen.eagle, (), "dense"),
+        Architecture("eagle", "EAGLE draft: one Llama layer after the target's hidden state", llama.eagle, (), "dense"),
     )
 }
 
