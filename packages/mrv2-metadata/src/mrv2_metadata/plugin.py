@@ -1,0 +1,23 @@
+"""The entry point of `vllm.general_plugins`: registers the key, and does nothing else until an engine has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_pairs import bootstrap
+
+from mrv2_metadata.config import ENV, KEY, parse
+
+
+def load() -> None:
+    """Register the key in this process; safe to call any number of times."""
+    bootstrap(KEY, ENV, on_worker)
+
+
+def on_worker(value: dict[str, Any], vllm_config: Any) -> None:
+    """A worker whose engine has the key is about to start: raises ConfigError, UnsupportedError or HookRefused."""
+    config = parse(value)
+    if config.enabled:
+        from mrv2_metadata.adapters.install import enable
+
+        enable(config, vllm_config)
