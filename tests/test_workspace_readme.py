@@ -72,6 +72,12 @@ def test_run_stops_at_the_first_failure(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "reached").exists()
 
 
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md", "CONTRIBUTING.md"])
+def test_links_lead_to_files(name: str) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)\)", (ROOT / name).read_text(encoding="utf-8"))
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
 def test_sessions_in_the_readme_exist() -> None:
     sessions = set(re.findall(r'^@nox\.session(?:\(.*name="([a-z-]+)".*\))?', NOXFILE, re.MULTILINE))
     sessions |= set(re.findall(r"^def ([a-z_]+)\(session", NOXFILE, re.MULTILINE))
