@@ -1,0 +1,1 @@
+"""The platform and the worker that vLLM loads in place of the NPU ones."""
