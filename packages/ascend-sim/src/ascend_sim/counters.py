@@ -234,7 +234,7 @@ def _decode(state: _State) -> tuple[StepCounts, int]:
 
 
 def per_decode_step() -> dict[str, float]:
-    """Averages over the ordinary decode steps; `steps` is how many there were (all zero without any)."""
+    """Averages over the ordinary decode steps; `decode_steps` is how many there were (all zero without any)."""
     with _lock:
         merged, n = _decode(_state)
 
@@ -246,7 +246,7 @@ def per_decode_step() -> dict[str, float]:
         return merged.total(kind, role) / n
 
     return {
-        "steps": float(n),
+        "decode_steps": float(n),
         "d2h": mean(D2H, "step"),
         "event_waits": mean(EVENT_WAIT, "step"),
         "output_d2h": mean(D2H, "output"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .patches import put, take_out
 from .registry import ACCELERATOR
 
 _installed = False
@@ -21,11 +22,12 @@ def install(torch: Any) -> None:
         return
     from .copies import install_copies
     from .devices import install_devices
-    from .npu_namespace import build_namespace
+    from .npu_namespace import add_torch_names, build_namespace
 
     install_copies(torch)
     install_devices(torch)
-    torch.npu = build_namespace()
+    put(torch, "npu", build_namespace())
+    add_torch_names(torch)
     _installed = True
 
 
@@ -48,11 +50,20 @@ def install_late() -> None:
     _installed_late = True
 
 
-def install_runner_checks(runner_class: Any) -> None:
-    """Put the lazy mode's check of host lengths on vllm-ascend's runner class; without that mode nothing happens."""
-    from .late import check_runner_lengths
+def uninstall() -> None:
+    """Take everything out again; what was made meanwhile keeps what it has."""
+    global _installed, _installed_late
+    take_out()
+    _installed = _installed_late = False
 
+
+def prepare_runner_class(runner_class: Any) -> None:
+    """Count the steps of `runner_class`, the runner the worker makes; with lazy copies also check its host lengths."""
+    from .late import check_runner_lengths
+    from .steps import count_steps
+
+    count_steps(runner_class)
     check_runner_lengths(runner_class)
 
 
-__all__ = ["ACCELERATOR", "install", "install_late", "install_runner_checks"]
+__all__ = ["ACCELERATOR", "install", "install_late", "prepare_runner_class", "uninstall"]

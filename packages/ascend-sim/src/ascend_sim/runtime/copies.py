@@ -11,6 +11,7 @@ from typing import Any
 from ascend_sim.counters import D2H, H2D, ITEM, TOLIST, call_site, record
 
 from . import lazy
+from .patches import put
 from .registry import DEVICE, HOST, PINNED, UNKNOWN, kind_of, kind_of_device, mark, real_device
 from .streams import Stream, current_stream, default_stream
 
@@ -26,7 +27,7 @@ def _covers_stream(stream: Stream) -> None:
 
 
 class _Methods:
-    """torch's own methods, kept for the closures and for removal."""
+    """torch's own methods, which the closures call."""
 
     def __init__(self, torch: Any) -> None:
         tensor = torch.Tensor
@@ -170,11 +171,12 @@ def install_copies(torch: Any) -> None:
     def is_pinned(self: Any, device: Any = None) -> bool:
         return kind_of(self) == PINNED
 
-    tensor.to, tensor.cpu, tensor.npu, tensor.copy_ = to, cpu, npu, copy_
-    tensor.tolist, tensor.item = counted_read(TOLIST, own.tolist), counted_read(ITEM, own.item)
-    tensor.pin_memory, tensor.is_pinned = pin_memory, is_pinned
+    for method in (to, cpu, npu, copy_, pin_memory, is_pinned):
+        put(tensor, method.__name__, method)
+    put(tensor, "tolist", counted_read(TOLIST, own.tolist))
+    put(tensor, "item", counted_read(ITEM, own.item))
     if is_lazy:
-        tensor.__setitem__ = setitem
+        put(tensor, "__setitem__", setitem)
     global _pin_memory
     _pin_memory = pin_memory
 
@@ -184,7 +186,4 @@ _pin_memory: Any = None
 
 def reinstall_pin_memory(torch: Any) -> None:
     """Put `pin_memory` back after vLLM's CPU worker module has replaced it with an alias."""
-    torch.Tensor.pin_memory = _pin_memory
-
-
-__all__ = ["install_copies", "reinstall_pin_memory"]
+    put(torch.Tensor, "pin_memory", _pin_memory)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ascend_sim.counters import H2D, call_site, record
 
+from .patches import put
 from .registry import DEVICE, HOST, PINNED, UNKNOWN, is_npu, kind_of, kind_of_device, mark, real_device
 
 _NEW = (
@@ -28,18 +29,18 @@ def install_devices(torch: Any) -> None:
     device_context._device_constructors()
     in_context = torch._C._len_torch_function_stack
     for name in _NEW:
-        setattr(torch, name, _factory(getattr(torch, name), in_context, inherits=False))
+        put(torch, name, _factory(getattr(torch, name), in_context, inherits=False))
     for name in _LIKE:
-        setattr(torch, name, _factory(getattr(torch, name), in_context, inherits=True))
+        put(torch, name, _factory(getattr(torch, name), in_context, inherits=True))
     for name in _METHODS:
-        setattr(torch.Tensor, name, _factory(getattr(torch.Tensor, name), in_context, inherits=True))
-    torch.tensor = _from_data(torch.tensor, in_context)
-    torch.as_tensor = _as_tensor(torch.as_tensor, torch.Tensor, in_context)
-    torch.asarray = _as_tensor(torch.asarray, torch.Tensor, in_context)
-    torch.from_numpy = _host_view(torch.from_numpy)
-    torch.frombuffer = _host_view(torch.frombuffer)
+        put(torch.Tensor, name, _factory(getattr(torch.Tensor, name), in_context, inherits=True))
+    put(torch, "tensor", _from_data(torch.tensor, in_context))
+    put(torch, "as_tensor", _as_tensor(torch.as_tensor, torch.Tensor, in_context))
+    put(torch, "asarray", _as_tensor(torch.asarray, torch.Tensor, in_context))
+    put(torch, "from_numpy", _host_view(torch.from_numpy))
+    put(torch, "frombuffer", _host_view(torch.frombuffer))
     _replace_device(torch)
-    torch.Generator = _proxy("Generator", torch.Generator)
+    put(torch, "Generator", _proxy("Generator", torch.Generator))
 
 
 def _factory(own: Any, in_context: Any, inherits: bool) -> Any:
@@ -159,7 +160,4 @@ def _replace_device(torch: Any) -> None:
         types = getattr(infer_schema, table, {})
         if own in types:
             types[proxy] = types[own]
-    torch.device = proxy
-
-
-__all__ = ["install_devices", "make_device"]
+    put(torch, "device", proxy)

@@ -11,21 +11,22 @@ import sys
 from typing import Any
 
 from . import copies, lazy, streams
+from .patches import put
 
 logger = logging.getLogger(__name__)
 
 
 def patch_torch_names(torch: Any) -> None:
     """`torch.cuda`, `torch.accelerator` and `torch.Event`: the names MRV2 uses, over the CPU worker's no-ops."""
-    cuda = torch.cuda
-    cuda.Stream, cuda.Event, cuda.ExternalStream = streams.Stream, streams.Event, streams.Stream
-    cuda.stream, cuda.set_stream = streams.stream, streams.set_stream
-    cuda.current_stream, cuda.default_stream = streams.current_stream, streams.default_stream
-    cuda.synchronize = streams.synchronize
-    torch.Event, torch.Stream = streams.Event, streams.Stream
-    torch.accelerator.synchronize = streams.synchronize
-    torch.accelerator.current_stream, torch.accelerator.set_stream = streams.current_stream, streams.set_stream
-    torch.Tensor.record_stream = _record_stream
+    names = ("Stream", "Event", "stream", "set_stream", "current_stream", "default_stream", "synchronize")
+    for name in names:
+        put(torch.cuda, name, getattr(streams, name))
+    put(torch.cuda, "ExternalStream", streams.Stream)
+    for name in ("Stream", "Event"):
+        put(torch, name, getattr(streams, name))
+    for name in ("synchronize", "current_stream", "set_stream"):
+        put(torch.accelerator, name, getattr(streams, name))
+    put(torch.Tensor, "record_stream", _record_stream)
     copies.reinstall_pin_memory(torch)
 
 
@@ -82,9 +83,9 @@ def patch_upload_helpers(torch: Any) -> None:
             continue
         for name, value in list(vars(module).items()):
             if id(value) in replaced:
-                setattr(module, name, replaced[id(value)])
+                put(module, name, replaced[id(value)])
     if hasattr(torch_utils, "_StreamPlaceholder"):
-        torch_utils._StreamPlaceholder = streams.current_stream
+        put(torch_utils, "_StreamPlaceholder", streams.current_stream)
 
 
 def patch_output_copies() -> None:
@@ -94,7 +95,7 @@ def patch_output_copies() -> None:
     for name in ("LogprobsTensors", "RoutedExpertsTensors"):
         cls = getattr(outputs, name, None)
         if cls is not None and hasattr(cls, "to_cpu_nonblocking"):
-            cls.to_cpu_nonblocking = _to_cpu_nonblocking
+            put(cls, "to_cpu_nonblocking", _to_cpu_nonblocking)
 
 
 def _to_cpu_nonblocking(self: Any) -> Any:
@@ -134,7 +135,7 @@ def _check_after(cls: Any, name: str) -> None:
         lazy.check_holder(self, f"{cls.__module__}:{cls.__qualname__}.{name}")
         return result
 
-    setattr(cls, name, checked)
+    put(cls, name, checked)
 
 
 def check_runner_lengths(runner_class: Any) -> None:
@@ -159,4 +160,4 @@ def check_runner_lengths(runner_class: Any) -> None:
             )
         return result
 
-    runner_class._update_seq_lens_cpu = checked
+    put(runner_class, "_update_seq_lens_cpu", checked)

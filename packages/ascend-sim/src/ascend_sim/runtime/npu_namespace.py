@@ -10,6 +10,7 @@ import types
 from typing import Any
 
 from . import streams
+from .patches import put
 
 NAME = "Ascend910B1"  # the device the simulator's SOC version names; a simulated one
 TOTAL_BYTES = 64 << 30
@@ -121,3 +122,11 @@ def build_namespace() -> NpuModule:
     npu.memory_snapshot = _refusal("memory_snapshot", _ALLOCATOR_REASON)  # type: ignore[attr-defined]
     npu.memory = _memory_module()  # type: ignore[attr-defined]
     return npu
+
+
+def add_torch_names(torch: Any) -> None:
+    """Names that torch_npu adds to torch itself and that vllm-ascend imports from there."""
+    if not hasattr(torch.distributed, "is_hccl_available"):
+        put(torch.distributed, "is_hccl_available", lambda: False)
+    if not hasattr(torch.version, "cann"):
+        put(torch.version, "cann", None)
