@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -16,7 +17,8 @@ from ascend_sim.smoke import cpu, report, summary
 from ascend_sim.smoke.scenarios import QUICK, SCENARIOS, Scenario, by_name
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-console = Console(width=None)
+# A table in a log file needs its columns as much as one in a terminal.
+console = Console() if sys.stdout.isatty() else Console(width=132)
 errors = Console(stderr=True)
 NEEDED_BYTES = 64 << 20
 

@@ -95,7 +95,7 @@ def run(scenario: Scenario, mode: str, job: dict[str, Any]) -> Result:
             ms_per_decode_step=_median(steps[len(steps) // 4 :]) * 1e3,
             decode_steps=decode_steps,
             per_decode_step=averages,
-            **_description(llm),
+            **description(llm),
             **counted,
         )
     finally:
@@ -168,7 +168,7 @@ def _metrics(llm: Any) -> dict[str, int]:
     return {name: int(found.get(source, 0)) for name, source in METRICS.items()}
 
 
-def _description(llm: Any) -> dict[str, str]:
+def description(llm: Any) -> dict[str, str]:
     """Which runner and attention backend were really in use; empty where the worker is another process."""
     try:
         executor = llm.llm_engine.engine_core.engine_core.model_executor

@@ -69,8 +69,8 @@ def _pair(report: dict[str, Any]) -> str:
     return (
         f"<h2>Pair {escape(report['pair'])}: {verdict}</h2>"
         f"<div class=scroll><table><tr>{head}</tr>{rows}</table></div>"
-        "<p class=note>D2H, event waits, H2D of query_start_loc, stream waits and tolist: averages over ordinary decode "
-        "steps; the output's own copy and wait are left out. ms/step: median engine step.</p>"
+        "<p class=note>D2H, event waits, H2D of query_start_loc, stream waits and tolist: averages over ordinary "
+        "decode steps; the output's own copy and wait are left out. ms/step: median engine step.</p>"
         + _serve(report)
         + failures
     )

@@ -149,7 +149,7 @@ def table(report: dict[str, Any]) -> Table:
     if served or report.get("serve_error"):
         done = f"{served['completed']} completed, {served['failed']} failed" if served else "-"
         passed = served and not served["failed"] and not report.get("serve_error")
-        made.add_row("vllm serve + bench", done, *["-"] * 8, "[green]ok[/]" if passed else "[red]FAILED[/]")
+        made.add_row(f"vllm serve + bench: {done}", *["-"] * 9, "[green]ok[/]" if passed else "[red]FAILED[/]")
     made.caption = (
         "D2H, waits, H2D qsl: per ordinary decode step, the output's own copy left out; ms/step: median engine step"
     )

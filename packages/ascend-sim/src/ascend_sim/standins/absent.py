@@ -25,6 +25,7 @@ class Absent:
         return Absent(f"{self._absent_name}.{attribute}")
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refuse: what was called has no reference. Raises `NotSimulatedError`."""
         raise NotSimulatedError(
             f"{self._absent_name} has no CPU reference in ascend-sim: see `ascend-sim doctor` for what there is"
         )
