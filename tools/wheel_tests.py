@@ -146,6 +146,8 @@ def counts(line: str) -> tuple[int, int] | None:
 def pytest(python: Path, arguments: list[str | Path], cwd: Path, wheels: Path) -> Run:
     """Run pytest and show what it prints as it comes."""
     command = [python, "-P", "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", *arguments]
+    # The same examples each time, and none judged by how long it took: a busy machine is no fault of the code.
+    command.append("--hypothesis-profile=ci")
     env = environment() | {"KIT_WHEELS": str(wheels)}
     closing = (0, 0)
     with subprocess.Popen(
