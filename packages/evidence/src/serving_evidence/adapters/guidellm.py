@@ -1,0 +1,63 @@
+"""GuideLLM JSON reports (`kind=json`, report schema version 2): one result a benchmark in the report.
+
+Verified with a file written by GuideLLM 0.8.1. It keeps one mean ITL a request, no ITL list, so ITL percentiles over
+tokens cannot be had from it and are not made up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..samples import Requests, Result
+from . import _fields as f
+
+TOOL = "GuideLLM"
+
+
+def matches(raw: Any) -> bool:
+    """Whether the value looks like a report of this tool."""
+    return (
+        isinstance(raw, dict)
+        and isinstance(raw.get("benchmarks"), list)
+        and "guidellm_version" in (raw.get("metadata") or {})
+    )
+
+
+def parse(raw: dict[str, Any], source: str) -> list[Result]:
+    """One Result a benchmark; failed requests are counted, never dropped."""
+    return [_benchmark(f.mapping(item, source), f"{source}#{i}", i) for i, item in enumerate(raw["benchmarks"])]
+
+
+def _benchmark(raw: dict[str, Any], source: str, index: int) -> Result:
+    groups = f.mapping(raw.get("requests"), f"{source}: `requests`")
+    good = [f.mapping(item, source) for item in groups.get("successful") or []]
+    bad = [f.mapping(item, source) for name in ("errored", "incomplete") for item in groups.get(name) or []]
+    both = good + bad
+    strategy = ((raw.get("config") or {}).get("strategy") or {}) if isinstance(raw.get("config"), dict) else {}
+
+    def column(name: str, scale: float = 1.0) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return f.numbers([item.get(name) for item in both], f"{source}: `{name}`") * scale
+
+    requests = Requests(
+        ok=np.arange(len(both)) < len(good),
+        ttft_ms=column("time_to_first_token_ms"),
+        e2el_ms=column("request_latency", 1e3),
+        input_tokens=column("prompt_tokens"),
+        output_tokens=column("output_tokens"),
+        itl_ms=np.zeros(0),
+        itl_counts=np.zeros(len(both), dtype=np.int64),
+    )
+    duration = raw.get("duration")
+    return Result(
+        tool=TOOL,
+        source=source,
+        date=str(raw.get("start_time", "")),
+        workload={"benchmark": index, "strategy": strategy},
+        scalars=f.scalars(raw),
+        completed=len(good),
+        failed=len(bad),
+        duration_s=f.number(duration, f"{source}: `duration`") if duration else None,
+        requests=requests if both else None,
+    )

@@ -1,0 +1,53 @@
+"""Tables for people: rich in a terminal; every text that came from outside is escaped first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from .text import for_rich
+from .verdict import show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_STYLE = {"REPRODUCED": "green", "NOT_REPRODUCED": "red", "INCONCLUSIVE": "yellow", "INVALID": "bold red"}
+
+
+def verdict_table(rows: Iterable[dict[str, Any]], title: str) -> Table:
+    """One line a metric, from the JSON form of the rows (the same for `analyze`, `verify` and `report`)."""
+    table = Table(title=for_rich(title), title_justify="left", header_style="bold")
+    for name, justify in (
+        ("scenario", "left"),
+        ("metric", "left"),
+        ("role", "left"),
+        ("A", "right"),
+        ("B", "right"),
+        ("B better by", "right"),
+        ("interval", "right"),
+        ("pairs +", "right"),
+        ("exact p", "right"),
+        ("verdict", "left"),
+    ):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for row in rows:
+        verdict = row["verdict"]
+        scale = verdict["scale"]
+        bounds = (
+            f"{show(verdict['low'], scale)} .. {show(verdict['high'], scale)}" if verdict["low"] is not None else "none"
+        )
+        adjusted = f" (Holm {row['holm_p']:.3f})" if row["holm_p"] is not None else ""
+        table.add_row(
+            for_rich(verdict["scenario"], 40),
+            for_rich(verdict["metric"], 40),
+            row["role"],
+            f"{row['mean_a']:.5g}",
+            f"{row['mean_b']:.5g}",
+            show(verdict["estimate"], scale),
+            bounds,
+            f"{verdict['positive_pairs']}/{verdict['pairs']}",
+            f"{row['sign_flip_p']:.3f}{adjusted}",
+            f"[{_STYLE[verdict['status']]}]{verdict['status']}[/]",
+        )
+    return table
