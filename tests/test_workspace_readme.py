@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import docs_pages  # noqa: E402
 import readme_commands  # noqa: E402
 import readme_figures  # noqa: E402
+import workspace  # noqa: E402
 
 ENGLISH = (ROOT / "README.md").read_text(encoding="utf-8")
 CHINESE = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
@@ -92,10 +93,13 @@ NOXFILE = (ROOT / "noxfile.py").read_text(encoding="utf-8")
 @pytest.mark.parametrize("name", readme_figures.FILES)
 def test_figures_are_those_of_the_recorded_run(name: str) -> None:
     path = ROOT / name
-    text = path.read_text(encoding="utf-8")
-    assert readme_figures.fill(text, readme_figures.language(path), readme_figures.FIGURES) == text, (
-        "run: python tools/readme_figures.py"
-    )
+    assert readme_figures.rewritten(path) == path.read_text(encoding="utf-8"), "run: python tools/readme_figures.py"
+
+
+def test_table_of_packages_holds_them_all() -> None:
+    table = readme_figures.package_table("en", links=True)
+    for package in workspace.packages():
+        assert f"[`{package.name}`](packages/{package.folder.name}/README.md)" in table
 
 
 def test_a_figure_typed_by_hand_is_found(tmp_path: Path) -> None:

@@ -59,7 +59,15 @@ def run_tests(session: nox.Session) -> None:
     """Run the tests marked `engine` under each chosen pair."""
     pairs, rest = split_pairs(session)
     for pair in pairs:
-        command = [ensure(session, pair), "-m", "pytest", *(rest or ["tests"]), "-m", "engine"]
+        command = [
+            ensure(session, pair),
+            "-m",
+            "pytest",
+            *(rest or ["tests"]),
+            "-m",
+            "engine",
+            "--hypothesis-profile=ci",
+        ]
         session.run(*command, env=ENGINE_ENV | {"KIT_PAIR": pair}, external=True)
 
 

@@ -1,6 +1,7 @@
 """Write the measured tables of the READMEs and the docs from recorded summary.json files; no figure is typed by hand.
 
-A table lies between `<!-- figures: NAME -->` and `<!-- end: NAME -->` and is made from docs/figures/NAME.json.
+A table lies between `<!-- figures: NAME -->` and `<!-- end: NAME -->` and is made from docs/figures/NAME.json; the one
+named `packages` from docs/packages.toml, so that four pages say the same of each package.
 `--take out/cpu-smoke/summary.json` records a new measurement there first; `--check` only says whether a page differs.
 """
 
@@ -10,15 +11,18 @@ import argparse
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from workspace import ROOT
 
 FIGURES = ROOT / "docs" / "figures"
+PACKAGES = ROOT / "docs" / "packages.toml"
 FILES = ("README.md", "README.zh-CN.md", "docs/index.md", "docs/zh.md")
 WORDS = {
     "en": {
+        "packages": ("package", "what it proves", "today"),
         "none": "No measurement is recorded yet.",
         "head": (
             "scenario",
@@ -37,6 +41,7 @@ WORDS = {
         "serve": "`vllm serve` + `vllm bench serve`: {done} requests completed, {failed} failed.",
     },
     "zh": {
+        "packages": ("软件包", "用来证明什么", "目前状态"),
         "none": "尚无测量记录。",
         "head": ("场景", "请求数", "抢占", "前缀命中", "与原生引擎相同的 token", "D2H", "主机等待", "H2D qsl"),
         "pair": "版本组合 {pair}，Python {python}，{cores} 核（{cpu}）；总计 {seconds} 秒；"
@@ -87,6 +92,15 @@ def render(report: dict[str, Any] | None, lang: str) -> str:
     return "\n\n".join("\n".join(pair_lines(one, words)) for one in reports) + "\n"
 
 
+def package_table(lang: str, links: bool) -> str:
+    """The table of the packages; `links` to their READMEs, which the site does not hold."""
+    lines = [f"| {' | '.join(WORDS[lang]['packages'])} |", "|---|---|---|"]
+    for row in tomllib.loads(PACKAGES.read_text(encoding="utf-8"))["package"]:
+        name = f"[`{row['name']}`](packages/{row['folder']}/README.md)" if links else f"`{row['name']}`"
+        lines.append(f"| {name} | {row['proves'][lang]} | {row['today'][lang]} |")
+    return "\n".join(lines) + "\n"
+
+
 def read(path: Path) -> dict[str, Any]:
     """A summary file. Raises ValueError when it is of another form or tells of a run that failed."""
     try:
@@ -109,15 +123,23 @@ def take(path: Path, figures: Path) -> Path:
     return into
 
 
-def fill(text: str, lang: str, figures: Path) -> str:
+def fill(text: str, lang: str, figures: Path, links: bool = False) -> str:
     """The page's text with every table written anew."""
 
     def table(found: re.Match[str]) -> str:
         name, path = found["name"], figures / f"{found['name']}.json"
-        body = render(read(path) if path.is_file() else None, lang)
+        if name == "packages":
+            body = package_table(lang, links)
+        else:
+            body = render(read(path) if path.is_file() else None, lang)
         return f"<!-- figures: {name} -->\n{body}<!-- end: {name} -->"
 
     return re.sub(r"<!-- figures: (?P<name>[a-z-]+) -->\n.*?<!-- end: (?P=name) -->", table, text, flags=re.DOTALL)
+
+
+def rewritten(path: Path) -> str:
+    """What a page should hold."""
+    return fill(path.read_text(encoding="utf-8"), language(path), FIGURES, links=path.parent == ROOT)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -130,9 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.take:
             take(arguments.take, FIGURES)
-        pages = {
-            path: fill(path.read_text(encoding="utf-8"), language(path), FIGURES) for path in map(ROOT.joinpath, FILES)
-        }
+        pages = {path: rewritten(path) for path in map(ROOT.joinpath, FILES)}
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
