@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ascend_sim.models import deepseek, granite, llama, qwen
 from ascend_sim.models.errors import RefusedModelError, UnknownModelError
@@ -22,7 +22,8 @@ class Architecture:
     """A tiny model.
 
     `refused` maps a place to the reason why the model does not run there; a place not named was run and compared.
-    `draft_for` names the target of a draft, which is never served alone.
+    `draft_for` names the target of a draft, which is never served alone. `deviation` says where Ascend code computes
+    another function than vLLM; the plain engine computes that same function with `plain_overrides` of `config.json`.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Architecture:
     recipe: Callable[[], Recipe]
     refused: tuple[tuple[Place, str], ...] = ()
     draft_for: str | None = None
+    deviation: str | None = None
+    plain_overrides: tuple[tuple[str, Any], ...] = ()
 
     def runs(self, place: Place) -> bool:
         """Return whether the model runs there."""
@@ -51,7 +54,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     entry.name: entry
     for entry in (
         Architecture("dense", "Qwen2: grouped-query attention, 2 layers", qwen.dense),
-        Architecture("sliding", "Llama: one sliding-window and one full attention layer", llama.sliding),
+        Architecture(
+            "sliding",
+            "Llama: one sliding-window and one full attention layer",
+            llama.sliding,
+            # vllm_ascend/attention/attention_v1.py passes pre_tokens=sliding_window, and the operator's band keeps
+            # pre_tokens keys before the query's own; vLLM's window counts the query's own.
+            deviation="vllm-ascend's sliding window W sees W + 1 keys, vLLM's sees W",
+            plain_overrides=(("sliding_window", llama.SLIDING_WINDOW + 1),),
+        ),
         Architecture("moe", "Qwen3-MoE: four experts, two a token", qwen.moe),
         Architecture("mla", "DeepSeek-V2: multi-head latent attention", deepseek.mla),
         Architecture("hybrid", "Granite-4: one Mamba-2 and one attention layer", granite.hybrid),

@@ -27,10 +27,11 @@ def mla() -> Recipe:
             attention + "kv_b_proj.weight": Tensor((HEADS * (NOPE + VALUE), LATENT), std=0.05),
             attention + "o_proj.weight": Tensor((HIDDEN, HEADS * VALUE)),
         }
+        # Every layer is dense (`first_k_dense_replace`); the configuration class wants numbers of experts all the same.
         tensors |= mlp(prefix + "mlp.") | norms(prefix, "input_layernorm", "post_attention_layernorm")
     config = base_config(
         "DeepseekV2ForCausalLM", "deepseek_v2", num_key_value_heads=HEADS, kv_lora_rank=LATENT, q_lora_rank=None,
-        qk_rope_head_dim=ROPE, qk_nope_head_dim=NOPE, v_head_dim=VALUE, n_routed_experts=None, n_shared_experts=None,
+        qk_rope_head_dim=ROPE, qk_nope_head_dim=NOPE, v_head_dim=VALUE, n_routed_experts=4, n_shared_experts=1,
         first_k_dense_replace=LAYERS, moe_layer_freq=1, norm_topk_prob=False, routed_scaling_factor=1.0,
         attention_bias=False,
     )  # fmt: skip

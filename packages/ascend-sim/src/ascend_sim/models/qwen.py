@@ -32,7 +32,8 @@ def mimo() -> Recipe:
         prefix, "input_layernorm", "post_attention_layernorm", "token_layernorm", "hidden_layernorm", "final_layernorm"
     )
     tensors[prefix + "input_proj.weight"] = Tensor((HIDDEN, 2 * HIDDEN), "identity_first")
-    return Recipe(base_config("MiMoForCausalLM", "mimo", num_nextn_predict_layers=1), tensors)
+    # The configuration class is Qwen2's: the real one, `mimo`, is remote code, which a checkpoint here must not need.
+    return Recipe(base_config("MiMoForCausalLM", "qwen2", num_nextn_predict_layers=1), tensors)
 
 
 def moe() -> Recipe:
