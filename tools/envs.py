@@ -102,7 +102,8 @@ def pip_find_links() -> list[str]:
 
 def install_torch(python: Path, version: str, echo: Callable[[str], None]) -> None:
     """Install a CPU torch from the first place that has one, and say in one line which place it was."""
-    install = [find_uv(), "pip", "install", "--quiet", "--python", str(python), "--compile-bytecode", f"torch=={version}"]
+    uv_pip = [find_uv(), "pip", "install", "--quiet", "--compile-bytecode"]
+    install = [*uv_pip, "--python", str(python), f"torch=={version}"]
     links = [option for place in pip_find_links() for option in ("--find-links", place)]
     tries = [
         ("pip's configured find-links", [*install, "--no-deps", "--no-index", *links] if links else None),
