@@ -22,7 +22,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 
 def refuse(message: str) -> NoReturn:
     """One clear line on stderr, exit status 2."""
-    errors.print(f"error: {message}", style="red", markup=False, highlight=False)
+    errors.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(2)
 
 

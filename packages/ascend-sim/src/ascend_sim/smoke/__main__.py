@@ -25,7 +25,7 @@ NEEDED_BYTES = 64 << 20
 
 def refuse(message: str) -> NoReturn:
     """One clear line on stderr, exit status 2."""
-    errors.print(f"error: {message}", style="red", markup=False, highlight=False)
+    errors.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(2)
 
 
@@ -138,9 +138,11 @@ def _show(made: dict[str, Any], out: Path, as_json: bool) -> None:
         console.print(summary.table(one))
         for row in one["rows"]:
             if row["failure"]:
-                errors.print(f"{row['scenario']}: {row['failure']}", style="red", markup=False, highlight=False)
+                errors.print(
+                    f"{row['scenario']}: {row['failure']}", style="red", markup=False, highlight=False, soft_wrap=True
+                )
         if one.get("serve_error"):
-            errors.print(one["serve_error"], style="red", markup=False, highlight=False)
+            errors.print(one["serve_error"], style="red", markup=False, highlight=False, soft_wrap=True)
     figures = made["figures"]
     console.print(
         f"tokens equal {figures['tokens_equal']}/{figures['tokens_total']}, {figures['seconds']:.0f} s, "

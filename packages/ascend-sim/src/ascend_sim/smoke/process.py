@@ -51,8 +51,8 @@ class Child:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self.log.open("w") as log:
-            for line in self._process.stdout:
+        with self._process.stdout as output, self.log.open("w") as log:
+            for line in output:
                 log.write(line)
                 log.flush()
                 self._tail.append(line.rstrip())
