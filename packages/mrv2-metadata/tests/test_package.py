@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import mrv2_metadata
+from mrv2_metadata.cli import truth_table
 
 
 def test_version_is_the_distributions() -> None:
@@ -18,3 +19,8 @@ def test_import_loads_no_engine() -> None:
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "mrv2_metadata" in loaded
     assert not loaded & heavy
+
+
+def test_the_readme_prints_the_truth_table_of_the_code() -> None:
+    metadata = importlib.metadata.metadata("mrv2-metadata")
+    assert truth_table() in (metadata.get_payload() or metadata["Description"])

@@ -95,7 +95,7 @@ class RunnerState:
         stream = runner.num_computed_tokens_stream
         main = torch.npu.current_stream()
         with torch.npu.stream(stream):
-            stream.wait_stream(main)
+            after_main(stream, main)
             runner.num_computed_tokens_cpu[start:stop].copy_(
                 states.num_computed_tokens.gpu[start:stop], non_blocking=True
             )
@@ -103,6 +103,10 @@ class RunnerState:
         self.copied = True
         self.stats.counts["length_copies"] += 1
         self.stats.counts["length_copy_bytes"] += 4 * (stop - start)
+
+    def await_copy(self, runner: Any) -> None:
+        """The one wait of a corrected step."""
+        runner.num_computed_tokens_event.synchronize()
 
     # -- a step -------------------------------------------------------------------------------------------------------
     def update_lengths(self, runner: Any, scheduler_output: Any, req_ids: list[str]) -> None:
@@ -174,7 +178,7 @@ class RunnerState:
         batch = self.batch
         if batch is None or batch.exact:
             return
-        runner.num_computed_tokens_event.synchronize()
+        self.await_copy(runner)
         self.copied = False
         counts = self.stats.counts
         counts["length_waits"] += 1
@@ -188,6 +192,11 @@ class RunnerState:
             # Upstream corrects before it gathers these two; with a late wait they were gathered as upper bounds.
             input_batch.num_computed_tokens_np[:] = computed
             input_batch.seq_lens_cpu_upper_bound.numpy()[: len(computed)] = lengths
+
+
+def after_main(stream: Any, main: Any) -> None:
+    """Order the copy behind the work that changes the counts; on the device, without the host."""
+    stream.wait_stream(main)
 
 
 def _declined(runner: Any, decision: Decision) -> str | None:
