@@ -50,6 +50,19 @@ class Architecture:
             raise RefusedModelError(f"model {self.name!r} does not run in the {place} engine: {reason}. Use {others}.")
 
 
+# What vllm-ascend 0.30.0rc2 calls on these paths (ops/fused_moe, attention/mla_v1.py) and the simulator does not have.
+_MOE = (
+    "its expert layers (AscendMoERunner, AscendRoutedExperts) need the MoE communication context of the NPU platform and "
+    "operators without a reference: _C_ascend::moe_gating_top_k, npu_moe_init_routing_v2, npu_grouped_matmul, "
+    "npu_moe_token_unpermute"
+)
+_MLA = (
+    "its attention layer (AscendMultiHeadLatentAttention) computes prefill in bfloat16, so that float32 tokens cannot be "
+    "compared, and needs operators without a reference: npu_kv_rmsnorm_rope_cache, npu_interleave_rope, "
+    "npu_fused_infer_attention_score_v2, npu_transpose_batchmatmul, npu_gather_pa_kv_cache, npu_attention_update, "
+    "npu_format_cast"
+)
+
 ARCHITECTURES: dict[str, Architecture] = {
     entry.name: entry
     for entry in (
@@ -63,8 +76,8 @@ ARCHITECTURES: dict[str, Architecture] = {
             deviation="vllm-ascend's sliding window W sees W + 1 keys, vLLM's sees W",
             plain_overrides=(("sliding_window", llama.SLIDING_WINDOW + 1),),
         ),
-        Architecture("moe", "Qwen3-MoE: four experts, two a token", qwen.moe),
-        Architecture("mla", "DeepSeek-V2: multi-head latent attention", deepseek.mla),
+        Architecture("moe", "Qwen3-MoE: four experts, two a token", qwen.moe, (("simulator", _MOE),)),
+        Architecture("mla", "DeepSeek-V2: multi-head latent attention", deepseek.mla, (("simulator", _MLA),)),
         Architecture("hybrid", "Granite-4: one Mamba-2 and one attention layer", granite.hybrid),
         Architecture("mimo", "MiMo: the dense model with one multi-token-prediction layer", qwen.mimo),
         Architecture("eagle", "EAGLE draft: one Llama layer after the target's hidden state", llama.eagle, (), "dense"),
