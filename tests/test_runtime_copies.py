@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.engine
 torch = pytest.importorskip("torch", reason="needs a pair's environment")
 
 from ascend_sim import counters, runtime  # noqa: E402
-from ascend_sim.runtime import lazy, streams  # noqa: E402
+from ascend_sim.runtime import late, lazy, streams  # noqa: E402
 
 CPU = torch.device("cpu")  # what vLLM calls `self.device`
 
@@ -368,3 +369,62 @@ def test_a_stream_that_nobody_waits_for_stays_bounded(lazy_sim):
 def test_without_the_lazy_mode_a_copy_is_there_at_once(sim):
     target, _ = download(sim, sim.Stream(), device_tensor(1, 2))
     assert target.tolist() == [1, 2]
+
+
+def test_results_on_host_tensors_are_host_tensors(sim):
+    a, b = torch.tensor([1, 2]), torch.from_numpy(torch.tensor([3, 4]).numpy())
+    index = torch.tensor([0])
+    counters.reset()
+    target = torch.zeros(2, dtype=torch.int64, pin_memory=True)
+    for host in (
+        a + b,
+        a[index],
+        (a - 1).clamp(min=0),
+        torch.cat([a, b])[:2],
+        torch.where(a > 1, a, b),
+        a.to(torch.int32),
+    ):
+        target[: len(host)].copy_(host)
+    assert a.max().item() == 2
+    assert totals() == {"item": 1}
+    device = torch.zeros(2, dtype=torch.int64, device=CPU)
+    target.copy_(a + device)  # one argument on the device: the result is there too
+    assert totals() == {"item": 1, "d2h": 1}
+
+
+class Scores(NamedTuple):
+    """As vLLM's LogprobsTensors: some fields are tensors, some are not."""
+
+    token_ids: Any
+    values: Any
+    lengths: list[int] | None = None
+
+
+def test_output_tensors_that_say_they_are_on_the_cpu_are_copied_all_the_same(lazy_sim):
+    side = lazy_sim.Stream()
+    with lazy_sim.stream(side):
+        moved = late._to_cpu_nonblocking(Scores(device_tensor(3), device_tensor(0.5, dtype=torch.float32), [1]))
+    assert moved.values.isnan().all()
+    assert moved.lengths == [1]
+    with pytest.raises(lazy.LazyCopyError):
+        moved.token_ids.tolist()
+    side.synchronize()
+    assert (moved.token_ids.tolist(), moved.values.tolist()) == ([3], [0.5])
+
+
+class Output:
+    """Holds copies the way the engine's outputs do."""
+
+    def __init__(self, *held):
+        self.array, self.pair = held[0].numpy(), (held[1], 3)
+
+
+def test_a_holder_that_returns_with_a_pending_copy_is_named(lazy_sim):
+    side = lazy_sim.Stream()
+    held, event = download(lazy_sim, side, device_tensor(1, 2))
+    other = torch.zeros(2)
+    for output in (Output(held[1:], other), Output(other, held)):
+        with pytest.raises(lazy.LazyCopyError, match=r"^the reader reads the target of the D2H copy issued at"):
+            lazy.check_holder(output, "the reader")
+    event.synchronize()
+    lazy.check_holder(Output(held, held), "the reader")

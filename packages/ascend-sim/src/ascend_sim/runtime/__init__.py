@@ -22,10 +22,12 @@ def install(torch: Any) -> None:
         return
     from .copies import install_copies
     from .devices import install_devices
+    from .host_results import install_host_results
     from .npu_namespace import add_torch_names, build_namespace
 
     install_copies(torch)
     install_devices(torch)
+    install_host_results(torch)
     put(torch, "npu", build_namespace())
     add_torch_names(torch)
     _installed = True

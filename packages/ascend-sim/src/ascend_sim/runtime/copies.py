@@ -70,7 +70,10 @@ def install_copies(torch: Any) -> None:
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         first = args[0] if args else None
         if isinstance(first, dtype_type) or (first is None and "device" not in kwargs and "other" not in kwargs):
-            return own_to(self, *args, **kwargs)
+            made = own_to(self, *args, **kwargs)
+            if made is not self and kind_of(self) & HOST:
+                mark(made, HOST)
+            return made
         if isinstance(first, tensor_type) or "other" in kwargs:
             wanted = kind_of(first if first is not None else kwargs["other"])
         elif first is not None:

@@ -35,7 +35,7 @@ def _record_stream(self: Any, stream: Any) -> None:
 
 
 def upload_helper(torch: Any) -> Any:
-    """vLLM's `async_tensor_h2d` (`async_copy_to_gpu` in older versions) with a real copy to the device.
+    """vLLM's `async_tensor_h2d` with a real copy to the device.
 
     A list, an array or a pageable tensor is staged in pinned memory first, as on the device, so that its owner may
     reuse it at once; a pinned tensor is read where it is.
@@ -62,28 +62,16 @@ def patch_upload_helpers(torch: Any) -> None:
     """Rebind the upload helper in every loaded module that has vLLM's or the CPU worker's function by name."""
     from vllm.utils import torch_utils
     from vllm.v1.worker.cpu import shm
-    from vllm.v1.worker.gpu import buffer_utils
 
     helper = upload_helper(torch)
-    name_of = {"async_tensor_h2d": helper}
-    if hasattr(buffer_utils, "async_copy_to_gpu"):
-
-        def async_copy_to_gpu(x: Any, out: Any = None, device: Any = None) -> Any:
-            return helper(x, device=device, out=out)
-
-        name_of["async_copy_to_gpu"] = async_copy_to_gpu
-    replaced = {
-        id(function): replacement
-        for owner in (torch_utils, shm, buffer_utils)
-        for name, replacement in name_of.items()
-        if (function := getattr(owner, name, None)) is not None
-    }
+    # Up to 0.29 MRV2 calls `async_copy_to_gpu`, which the CPU worker leaves alone: it pins and copies, as it should.
+    aliases = {id(owner.async_tensor_h2d) for owner in (torch_utils, shm) if hasattr(owner, "async_tensor_h2d")}
     for module in list(sys.modules.values()):
         if not getattr(module, "__name__", "").startswith(("vllm.", "vllm_ascend.")):
             continue
         for name, value in list(vars(module).items()):
-            if id(value) in replaced:
-                put(module, name, replaced[id(value)])
+            if id(value) in aliases:
+                put(module, name, helper)
     if hasattr(torch_utils, "_StreamPlaceholder"):
         put(torch_utils, "_StreamPlaceholder", streams.current_stream)
 

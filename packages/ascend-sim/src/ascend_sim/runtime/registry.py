@@ -2,14 +2,15 @@
 
 In the simulator both are plain CPU tensors, so the kind is a mark on the tensor's *storage* (views share it):
 
-* HOST: made by a factory with `device="cpu"` or without a device, from numpy, by `pin_memory`, or by a D2H copy;
+* HOST: made by a factory with `device="cpu"` or without a device, from numpy, by `pin_memory`, by a D2H copy, or by
+  one of the operators of `host_results` on host tensors;
 * DEVICE: made by a factory with a `torch.device`, an "npu" string or `ACCELERATOR`, or by an H2D copy;
-* no mark: the result of an operator. It is taken for device memory by `copy_` and by `.to("cpu")`, and is left alone by
-  `.to(device)`.
+* no mark: the result of any other operator. It is taken for device memory by `copy_` and by `.to("cpu")`, and is left
+  alone by `.to(device)`.
 
-Limits: an operator's result on host tensors (`a_cpu + b_cpu`) has no mark, so its later upload by `.to(device)` is not
-counted and a copy of it into a host tensor counts as D2H. A tensor made without a device under a device context
-(`with torch.device(...)`) has no mark. The mark costs one attribute look-up on the storage.
+Limits: a host tensor made by an operator that `host_results` does not know has no mark, so its later upload by
+`.to(device)` is not counted and a copy of it into a host tensor counts as D2H. A tensor made without a device under a
+device context (`with torch.device(...)`) has no mark. The mark costs one attribute look-up on the storage.
 """
 
 from __future__ import annotations
