@@ -1,0 +1,284 @@
+"""One process with one or more real engines, for the benchmarks and tests of mrv2-metadata.
+
+``python _metadata_engine.py JOB.json``. The job: ``mode`` (plain or ascend), ``folder``, ``models`` and ``runs``; each
+run names a smoke scenario, the hook's configuration (null: off) and engine arguments. One result file a run, written
+as it ends; the plain mode leaves one reference a scenario. The check of the lengths here is the harness's own and
+shares nothing with the hook's.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import inspect
+import json
+import os
+import sys
+import textwrap
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Lengths:
+    """Host against device lengths as the attention builders are about to read them, step by step."""
+
+    steps: int = 0
+    rows: int = 0
+    drift_rows: int = 0
+    first: str = ""
+    builds: list[float] = field(default_factory=list)
+
+    def watch(self, model_state: Any) -> None:
+        build = model_state.prepare_attn
+
+        def watched(input_batch: Any, *args: Any, **named: Any) -> Any:
+            if not getattr(input_batch, "is_dummy", False) and getattr(input_batch, "attn_state", None) is not None:
+                self._compare(input_batch)
+            started = time.perf_counter()
+            try:
+                return build(input_batch, *args, **named)
+            finally:
+                self.builds.append(time.perf_counter() - started)
+
+        model_state.prepare_attn = watched
+
+    def _compare(self, input_batch: Any) -> None:
+        n = input_batch.num_reqs
+        host = input_batch.seq_lens_np[:n]
+        device = input_batch.seq_lens[:n].numpy()  # the simulator's device memory is this process's
+        wrong = host != device
+        self.steps += 1
+        self.rows += n
+        self.drift_rows += int(wrong.sum())
+        if wrong.any() and not self.first:
+            self.first = f"step {self.steps}: host {host.tolist()} device {device.tolist()}"
+
+
+class Loops:
+    """Per-request Python loops that upstream's length update runs, counted by its own executed lines."""
+
+    def __init__(self, function: Any) -> None:
+        function = inspect.unwrap(function)
+        lines, start = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        self.code = function.__code__
+        self.heads = {node.lineno + start - 1 for node in ast.walk(tree) if isinstance(node, ast.For)}
+        self.count = 0
+
+    def __enter__(self) -> Loops:
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        sys.settrace(None)
+
+    def _call(self, frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code is not self.code:
+            return None
+        hits: dict[int, int] = {}
+
+        def local(frame: Any, event: str, argument: Any) -> Any:
+            if event == "line" and frame.f_lineno in self.heads:
+                hits[frame.f_lineno] = hits.get(frame.f_lineno, 0) + 1
+            elif event == "return":
+                # A head that is reached again after an iteration was a loop that ran.
+                self.count += sum(n > 1 for n in hits.values())
+            return local
+
+        return local
+
+
+def _mutate(name: str | None) -> Any:
+    """Plant one fault in the hook; returns what takes it out again."""
+    if name is None:
+        return lambda: None
+    from mrv2_metadata import seq_lens
+    from mrv2_metadata.adapters import hooks, state
+    from vllm.v1.worker.gpu.async_utils import AsyncOutput
+
+    places: dict[str, tuple[Any, str, Any]] = {
+        "no length wait": (state.RunnerState, "await_copy", lambda self, runner: None),
+        "no write-back": (seq_lens, "correct", lambda computed, device, rows: 0),
+        "scheduler for every step": (state, "decide_runner", lambda facts: _scheduler()),
+        "no order behind the main stream": (state, "after_main", lambda stream, main: None),
+        "no output wait": (AsyncOutput, "get_output", _unwaited(AsyncOutput)),
+        "one row too few": (seq_lens, "correct", _all_but_one),
+        "host lengths one too long": (hooks.Metadata, "update_seq_lens", _one_too_long(hooks)),
+    }
+    holder, attribute, planted = places[name]
+    kept = getattr(holder, attribute)
+    setattr(holder, attribute, planted)
+    return lambda: setattr(holder, attribute, kept)
+
+
+def _scheduler() -> Any:
+    from mrv2_metadata.authority import Decision, Source
+
+    return Decision(Source.SCHEDULER, (), None)
+
+
+def _all_but_one(computed: Any, device: Any, rows: Any) -> int:
+    computed[rows[:-1]] = device[rows[:-1]]
+    return len(rows) - 1
+
+
+def _unwaited(output_class: Any) -> Any:
+    """`get_output` with its event gone: what upstream would do without its wait."""
+    original = output_class.get_output
+
+    class Done:
+        def synchronize(self) -> None:
+            return None
+
+    def planted(self: Any) -> Any:
+        self.copy_event = Done()
+        return original(self)
+
+    return planted
+
+
+def _one_too_long(hooks: Any) -> Any:
+    original = hooks.Metadata.update_seq_lens
+
+    def planted(self: Any, call: Any, runner: Any, scheduler_output: Any, req_ids: Any) -> Any:
+        result = original(self, call, runner, scheduler_output, req_ids)
+        if self.stats.counts["steps"] == 20:
+            runner.input_buffers.seq_lens_np[0] += 1
+        return result
+
+    return planted
+
+
+def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
+    """One engine, one scenario; raises what the engine raises."""
+    from ascend_sim.smoke import engine as smoke
+    from ascend_sim.smoke.scenarios import by_name
+    from vllm import LLM, SamplingParams
+
+    scenario = by_name([spec["scenario"]])[0]
+    arguments = smoke.engine_arguments(scenario, mode, job)
+    arguments.update(spec.get("engine", {}))
+    # By the environment and not by the key: one process holds engines with different configurations here.
+    os.environ.pop("VLLM_MRV2_METADATA", None)
+    if spec.get("hook") is not None:
+        os.environ["VLLM_MRV2_METADATA"] = json.dumps(spec["hook"])
+        _fresh_stats()
+    undo = _mutate(spec.get("mutation"))
+    llm = LLM(**arguments)
+    try:
+        prompts: list[Any] = [{"prompt_token_ids": ids} for ids in scenario.prompt_token_ids()]
+        sampling = SamplingParams(max_tokens=scenario.new_tokens, temperature=0.0, ignore_eos=True, detokenize=False)
+        if scenario.warm_first:
+            llm.generate(prompts[:1], sampling, use_tqdm=False)
+        lengths, loops, result = Lengths(), None, {}
+        if mode == "ascend":
+            from ascend_sim import counters
+
+            runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+            lengths.watch(runner.model_state)
+            loops = Loops(_upstream(type(runner)))
+            counters.reset()
+        if spec.get("loops") and loops is not None:
+            with loops:
+                outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        else:
+            outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        if mode == "ascend":
+            result = {
+                "per_decode_step": counters.per_decode_step(),
+                "totals": counters.totals(),
+                "decode_sites": counters.to_json()["decode_sites"],
+                "steps": lengths.steps,
+                "rows": lengths.rows,
+                "drift_rows": lengths.drift_rows,
+                "first_drift": lengths.first,
+                "host_loops": loops.count if loops and spec.get("loops") else None,
+                "hook": _hook_stats(runner),
+            }
+        metrics = {m.name: int(getattr(m, "value", 0) or 0) for m in llm.get_metrics() if m.name in METRICS}
+        return {**result, "metrics": metrics, "tokens": [list(output.outputs[0].token_ids) for output in outputs]}
+    finally:
+        undo()
+        os.environ.pop("ASCEND_SIM_ORACLE", None)
+        drop(llm)
+        del llm
+        gc.collect()
+
+
+def drop(llm: Any) -> None:
+    """Take an engine down; further ones of this process start in seconds."""
+    llm.llm_engine.engine_core.shutdown()
+
+
+def _fresh_stats() -> None:
+    """Counters of this run alone; a worker process otherwise has one engine in its life."""
+    from mrv2_metadata.adapters import install
+    from mrv2_metadata.stats import Stats
+
+    shared = install.metadata()
+    if shared is not None:
+        shared.stats = Stats()
+
+
+METRICS = ("vllm:num_preemptions", "vllm:prefix_cache_hits", "vllm:spec_decode_num_accepted_tokens")
+
+
+def _upstream(runner_class: type) -> Any:
+    """Upstream's own length update, below whatever stands in its place."""
+    from vllm_ascend.worker.v2.model_runner import NPUModelRunner
+
+    assert issubclass(runner_class, NPUModelRunner)
+    return inspect.unwrap(vars(NPUModelRunner)["_update_seq_lens_cpu"])
+
+
+def _hook_stats(runner: Any) -> dict[str, Any] | None:
+    state = runner.__dict__.get("_mrv2_metadata")
+    if state is None:
+        return None
+    return {**state.stats.to_json(), "declined": state.declined, "reasons": list(state.decision.reasons)}
+
+
+def _run_plain(job: dict[str, Any]) -> None:
+    """The references, in the form in which the simulator's drafts look for them."""
+    from ascend_sim.smoke import engine as smoke
+    from ascend_sim.smoke.scenarios import by_name
+
+    for scenario in by_name(sorted({spec["scenario"] for spec in job["runs"]})):
+        smoke.run(scenario, "plain", job).write(Path(job["folder"]))
+
+
+def main(arguments: list[str]) -> int:
+    job = json.loads(Path(arguments[0]).read_text())
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from ascend_sim import activate
+
+    mode = activate(job["mode"])
+    if mode == "plain":
+        _run_plain(job)
+    else:
+        from mrv2_metadata.plugin import load
+
+        load()  # as the entry point does; a second call changes nothing
+    failed = False
+    for spec in job["runs"] if mode == "ascend" else ():
+        try:
+            result = run(spec, job, mode)
+        except Exception as error:
+            failed = True
+            result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+            sys.stderr.write(result["trace"])
+        path = Path(job["folder"]) / f"{mode}-{spec['name']}.json"
+        path.write_text(json.dumps({"name": spec["name"], **result}))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1 if failed else 0)  # the engine's threads hang in an orderly end on some versions
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""mrv2-metadata in the real engine: a decode step off and on, tokens, lengths, speculation, planted faults."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+ENGINE = Path(__file__).resolve().parents[1] / "benchmarks" / "_metadata_engine.py"
+EVERY = {"enabled": True, "verify": "every", "strict": True}
+ON = {"enabled": True, "strict": True}
+TRUSTED = {**ON, "speculative_sync": ["eagle"]}
+ASYNC = {"async_scheduling": True}
+RUNS = [
+    {"name": "batch-off", "scenario": "batch", "hook": None, "loops": True},
+    {"name": "batch-on", "scenario": "batch", "hook": ON, "loops": True},
+    {"name": "batch-verified", "scenario": "batch", "hook": EVERY},
+    {"name": "batch-async", "scenario": "batch", "hook": EVERY, "engine": ASYNC},
+    {"name": "chunked-prefill", "scenario": "chunked-prefill", "hook": EVERY},
+    {"name": "preemption", "scenario": "preemption", "hook": EVERY},
+    {"name": "prefix-cache", "scenario": "prefix-cache", "hook": EVERY},
+    {"name": "spec-sync-off", "scenario": "spec-sync", "hook": None},
+    {"name": "spec-sync-on", "scenario": "spec-sync", "hook": ON},
+    {"name": "spec-sync-trusted", "scenario": "spec-sync", "hook": {**TRUSTED, "verify": "every"}},
+    {"name": "spec-async-off", "scenario": "spec-async", "hook": None},
+    {"name": "spec-async-on", "scenario": "spec-async", "hook": EVERY},
+]
+FAULTS = {
+    "spec-async": ["scheduler for every step", "no write-back", "one row too few"],
+    "batch": ["host lengths one too long"],
+}
+FAULTY = [
+    {"name": f"fault: {fault}", "scenario": scenario, "hook": EVERY, "mutation": fault}
+    for scenario, faults in FAULTS.items()
+    for fault in faults
+]
+REFERENCE = {"spec-async": "spec-async", "spec-sync": "spec-sync", "batch": "batch"}
+
+
+def run_engines(
+    folder: Path, runs: list[dict], modes: tuple[str, ...] = ("plain", "ascend"), **environment: str
+) -> None:
+    from ascend_sim import models
+
+    job = {"folder": str(folder), "runs": runs, "models": {n: str(models.build(m)) for n, m in MODELS.items()}}
+    for mode in modes:
+        path = folder / f"job-{mode}.json"
+        path.write_text(json.dumps({**job, "mode": mode}))
+        done = subprocess.run(
+            [sys.executable, str(ENGINE), str(path)],
+            check=False, capture_output=True, text=True, timeout=1500, env={**os.environ, **environment},
+        )  # fmt: skip
+        (folder / f"{mode}.log").write_text(done.stdout + done.stderr)
+
+
+MODELS = {"target": "dense", "draft": "eagle"}
+
+
+def read(folder: Path, name: str) -> dict:
+    path = folder / f"ascend-{name}.json"
+    assert path.exists(), (folder / "ascend.log").read_text()[-3000:]
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("metadata")
+    run_engines(folder, RUNS + FAULTY)
+    return folder
+
+
+def reference(folder: Path, scenario: str) -> list[list[int]]:
+    return json.loads((folder / f"plain-{scenario}.json").read_text())["tokens"]
+
+
+@pytest.mark.parametrize("spec", RUNS, ids=lambda spec: spec["name"])
+def test_tokens_equal_the_plain_engine_and_no_length_drifts(results, spec):
+    result = read(results, spec["name"])
+    assert "error" not in result, result["trace"]
+    assert result["tokens"] == reference(results, spec["scenario"])
+    assert result["steps"] > 10
+    if spec["hook"] is not None:
+        assert result["drift_rows"] == 0, result["first_drift"]
+        assert result["hook"]["declined"] is None
+        assert result["hook"]["counts"]["steps"] >= result["steps"]
+        if spec["hook"].get("verify") == "every":
+            assert result["hook"]["counts"]["verified_steps"] >= result["steps"] - 2  # the last may be on its way
+            assert result["hook"]["counts"]["drift_rows"] == 0
+
+
+def test_the_scenarios_did_what_they_are_there_for(results):
+    assert read(results, "preemption")["metrics"]["vllm:num_preemptions"] > 0
+    assert read(results, "prefix-cache")["metrics"]["vllm:prefix_cache_hits"] > 0
+    for name in ("spec-sync-on", "spec-async-on"):
+        assert read(results, name)["metrics"]["vllm:spec_decode_num_accepted_tokens"] > 0
+
+
+def test_an_ordinary_decode_step_off_and_on(results):
+    off, on = read(results, "batch-off"), read(results, "batch-on")
+    before, after = off["per_decode_step"], on["per_decode_step"]
+    barrier = os.environ.get("KIT_PAIR") == "0.26.0"
+    assert (before["d2h"], before["event_waits"]) == ((1, 1) if barrier else (0, 0))
+    assert before["h2d_qsl"] == 1
+    assert (after["d2h"], after["event_waits"], after["h2d_qsl"]) == (0, 0, 0)
+    assert before["tolist_builder"] == after["tolist_builder"] == 2  # the attention operator takes lists
+    assert (after["output_d2h"], after["output_event_waits"]) == (before["output_d2h"], before["output_event_waits"])
+    assert off["host_loops"] >= off["steps"]
+    assert on["host_loops"] == 0
+
+
+def test_verification_adds_one_copy_and_no_wait(results):
+    plain, verified = (read(results, name)["per_decode_step"] for name in ("batch-on", "batch-verified"))
+    for waits in ("event_waits", "output_event_waits", "stream_waits"):
+        assert verified[waits] == plain[waits]
+    # The output's own copy is issued from the stand-in's `.to()`, and so counts at this package's site.
+    assert verified["d2h"] + verified["output_d2h"] == plain["d2h"] + plain["output_d2h"] + 1
+
+
+@pytest.mark.parametrize("kind", ["spec-sync", "spec-async"])
+def test_speculation_costs_what_upstream_pays(results, kind):
+    off, on = read(results, f"{kind}-off")["totals"], read(results, f"{kind}-on")
+    steps, verified = on["steps"], on["hook"]["counts"]["verified_steps"]
+    counts = on["hook"]["counts"]
+    assert counts["device_steps"] == counts["steps"]
+    assert counts["length_waits"] == counts["steps"]
+    assert abs(on["totals"]["event_wait"] - off["event_wait"]) <= 2
+    assert abs(on["totals"]["d2h"] - verified - off["d2h"]) <= 2
+    assert counts["length_copy_bytes"] <= 4 * 8 * counts["length_copies"], "only rows of live requests"
+    assert steps > 0
+
+
+def test_async_speculation_needs_the_correction(results):
+    assert read(results, "spec-async-on")["hook"]["counts"]["corrected_rows"] > 0
+
+
+def test_trusted_synchronous_speculation_corrects_nothing(results):
+    result = read(results, "spec-sync-trusted")
+    counts = result["hook"]["counts"]
+    assert (counts["device_steps"], counts["length_copies"], counts["length_waits"]) == (0, 0, 0)
+    assert counts["verified_rows"] > 100
+
+
+@pytest.mark.parametrize("spec", FAULTY, ids=lambda spec: spec["name"])
+def test_a_planted_fault_stops_the_engine_with_the_report(results, spec):
+    result = read(results, spec["name"])
+    log = (results / "ascend.log").read_text()
+    assert "error" in result
+    assert "host and device sequence lengths differ" in log
