@@ -187,7 +187,10 @@ def build_base(row: dict[str, Any], home: Path, python: Path, wanted: str, echo:
     uv = find_uv()
     check_space(home.parent)
     echo(f"building the environment of pair {row['id']} (Python {wanted}); about a minute")
-    run([uv, "venv", "--quiet", "--clear", "--no-project", "--python", wanted, str(home)])
+    import pythons  # here and not above: it imports this module
+
+    interpreter = str(pythons.find(wanted) or wanted)  # else uv looks, and may fetch one where that is allowed
+    run([uv, "venv", "--quiet", "--clear", "--no-project", "--python", interpreter, str(home)])
     install_torch(python, row["cpu"]["torch"], echo)
     # Compiled once here: where bytecode is not written on import, each engine process would compile for 15 s.
     install = [uv, "pip", "install", "--quiet", "--python", str(python), "--no-deps", "--compile-bytecode"]
