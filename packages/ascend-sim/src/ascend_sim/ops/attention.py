@@ -20,6 +20,8 @@ _FIA = "npu_fused_infer_attention_score"
 # sparse_mode: 0 no mask of its own, 3 causal aligned to the last key, 4 band (sliding window) by pre_tokens and
 # next_tokens.
 _SPARSE_MODES = (0, 3, 4)
+# Largest padded copy of a cache that decode gathers in one piece, in elements (256 MiB of float32).
+_DECODE_ELEMENTS = 64 << 20
 
 
 def _as_list(lengths: torch.Tensor | Sequence[int]) -> list[int]:
@@ -69,6 +71,11 @@ def npu_fused_infer_attention_score(
         _check_paging(key, block_table, block_size, kv_lengths)
         key_cache = key.view(key.shape[0], block_size, kv_heads, -1)
         value_cache = value.view(value.shape[0], block_size, kv_heads, -1)
+        if len(query_ends) == query.shape[0] and query_ends == list(range(1, len(query_ends) + 1)):
+            window = pre_tokens if sparse_mode == 4 else None
+            decoded = _decode(query, key_cache, value_cache, block_table, kv_lengths, scale, window)
+            if decoded is not None:
+                return decoded, torch.empty(0)
     out = torch.zeros_like(query)
     query_start = kv_start = 0
     for row, query_end in enumerate(query_ends):
@@ -126,6 +133,43 @@ def _gather(
             low >= 0 and high < key_cache.shape[0], _FIA, f"block ids {low}..{high} outside 0..{key_cache.shape[0] - 1}"
         )
     return key_cache[blocks].flatten(0, 1)[:length], value_cache[blocks].flatten(0, 1)[:length]
+
+
+def _decode(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    table: torch.Tensor,
+    kv_lengths: list[int],
+    scale: float,
+    window: int | None,
+) -> torch.Tensor | None:
+    """One query token a request, all requests at once; None where the padded copy of the cache would be too large."""
+    rows, block_size, kv_heads = query.shape[0], key_cache.shape[1], key_cache.shape[2]
+    columns = -(-max(kv_lengths) // block_size)
+    if not columns or rows * columns * block_size * key_cache[0, 0].numel() > _DECODE_ELEMENTS:
+        return None
+    lengths = torch.tensor(kv_lengths).view(rows, 1)
+    # Columns behind a request's last block may hold anything; they are masked below and must only be readable.
+    needed = torch.arange(columns) * block_size < lengths
+    blocks = torch.where(needed, table[:rows, :columns], 0).long()
+    low, high = int(blocks.min()), int(blocks.max())
+    require(
+        low >= 0 and high < key_cache.shape[0], _FIA, f"block ids {low}..{high} outside 0..{key_cache.shape[0] - 1}"
+    )
+    keys = key_cache[blocks].view(rows, columns * block_size, kv_heads, -1).permute(0, 2, 3, 1).float()
+    values = value_cache[blocks].view(rows, columns * block_size, kv_heads, -1).transpose(1, 2).float()
+    # Query heads that share a KV head are the rows of one matrix product.
+    grouped = query.view(rows, kv_heads, -1, query.shape[2]).float()
+    position = torch.arange(columns * block_size)
+    hidden = position >= lengths
+    if window is not None:
+        hidden |= position < lengths - 1 - window
+    scores = torch.matmul(grouped, keys).mul_(scale).masked_fill_(hidden.view(rows, 1, 1, -1), float("-inf"))
+    weights = torch.nan_to_num(torch.softmax(scores, -1))
+    # What lies behind a request's last token is no number of this request and must not reach it as 0 * NaN.
+    values = values.masked_fill(hidden.view(rows, 1, -1, 1), 0.0)
+    return torch.matmul(weights, values).reshape(rows, query.shape[1], -1).to(query.dtype)
 
 
 def _attend(
