@@ -120,6 +120,9 @@ def simulated(built, plain, folder):
         oracle.write(path, prompts(), plain["dense"]["tokens"], acceptance=acceptance)
         engine = {"model": built["dense"], "speculative_config": speculative, "async_scheduling": False}
         specs.append({"key": f"oracle {acceptance}", "engine": engine, "environment": {oracle.ENVIRONMENT: str(path)}})
+    mtp = {"method": "mtp", "num_speculative_tokens": 1}
+    engine = {"model": built["mimo"], "speculative_config": mtp, "async_scheduling": False}
+    specs.append({"key": "mtp", "engine": engine})
     return child("ascend", specs, folder)
 
 
@@ -181,6 +184,11 @@ def test_oracle_drafts_are_accepted_at_their_rate_and_change_no_token(acceptance
         assert accepted >= 0.8 * drafted
     else:
         assert 0.2 * drafted < accepted < 0.8 * drafted
+
+
+def test_the_layer_of_mimo_drafts_and_changes_no_token(plain, simulated):
+    assert simulated["mtp"]["metrics"]["vllm:spec_decode_num_draft_tokens"] > 0
+    assert equal(simulated["mtp"]["tokens"], plain["mimo"]["tokens"]) == ALL
 
 
 @pytest.mark.parametrize("name", REFUSED)

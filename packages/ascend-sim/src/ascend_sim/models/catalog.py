@@ -52,13 +52,13 @@ class Architecture:
 
 # What vllm-ascend 0.30.0rc2 calls on these paths (ops/fused_moe, attention/mla_v1.py) and the simulator does not have.
 _MOE = (
-    "its expert layers (AscendMoERunner, AscendRoutedExperts) need the MoE communication context of the NPU platform and "
-    "operators without a reference: _C_ascend::moe_gating_top_k, npu_moe_init_routing_v2, npu_grouped_matmul, "
-    "npu_moe_token_unpermute"
+    "its expert layers (AscendMoERunner, AscendRoutedExperts) need the MoE communication context of the NPU "
+    "platform and operators without a reference: _C_ascend::moe_gating_top_k, npu_moe_init_routing_v2, "
+    "npu_grouped_matmul, npu_moe_token_unpermute"
 )
 _MLA = (
-    "its attention layer (AscendMultiHeadLatentAttention) computes prefill in bfloat16, so that float32 tokens cannot be "
-    "compared, and needs operators without a reference: npu_kv_rmsnorm_rope_cache, npu_interleave_rope, "
+    "its attention layer (AscendMultiHeadLatentAttention) computes prefill in bfloat16, so that float32 tokens cannot "
+    "be compared, and needs operators without a reference: npu_kv_rmsnorm_rope_cache, npu_interleave_rope, "
     "npu_fused_infer_attention_score_v2, npu_transpose_batchmatmul, npu_gather_pa_kv_cache, npu_attention_update, "
     "npu_format_cast"
 )
