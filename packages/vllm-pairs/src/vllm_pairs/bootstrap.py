@@ -11,6 +11,7 @@ Its entry point calls `bootstrap`, which does two things and nothing else, each 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -19,11 +20,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_pairs.adapters import after_import
-from vllm_pairs.adapters.ascend_config import CONFIG_TARGET, config_hook
+from vllm_pairs.adapters.ascend_config import CONFIG_TARGET, complete, config_hook
 from vllm_pairs.adapters.worker import GATE_TARGET, gate_hook
 from vllm_pairs.errors import ConfigError, HookRefused
 from vllm_pairs.hooks import install
 from vllm_pairs.settings import from_environment, object_setting
+from vllm_pairs.targets import TargetProblem, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +87,7 @@ class Bootstrap:
                 return
             self._started = True
         after_import(self.gate.target, lambda: self._install(self.gate))
-        after_import(self.config.target, lambda: self._install(self.config))
+        after_import(self.config.target, self._install_config)
 
     def _install(self, hook: Hook) -> None:
         """Put one of the two hooks in. Nobody may have asked for anything yet, so a refusal alone stops no engine."""
@@ -97,6 +99,11 @@ class Bootstrap:
                 logger.error("%s is set, and cannot be followed", ", ".join(asked))
                 raise
             logger.warning("keys %s of the additional config cannot work here: %s", sorted(self._entries), refused)
+
+    def _install_config(self) -> None:
+        with contextlib.suppress(TargetProblem):  # a missing class is `install`'s to refuse
+            complete(resolve(self.config.target).holder)
+        self._install(self.config)
 
     def _own_keys(self, given: frozenset[str]) -> frozenset[str]:
         """Which of the given keys are ours; with our gate refused a key that was given is an error, not a no-op."""

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 CONFIG_TARGET = "vllm_ascend.ascend_config:AscendConfig.__init__"
 
 
+def complete(config_class: Any) -> None:
+    """Finish a pydantic class now. Left to its first use, pydantic writes `__init__` anew and a hook on it is lost."""
+    if getattr(config_class, "__pydantic_complete__", True):
+        return
+    from pydantic.dataclasses import rebuild_dataclass  # present wherever such a class is
+
+    rebuild_dataclass(config_class, raise_errors=False)
+
+
 def config_hook(own_keys: Callable[[frozenset[str]], frozenset[str]], target: str = CONFIG_TARGET) -> Hook:
     """The hook that leaves out the keyword arguments that `own_keys` claims; every other key is Ascend's to judge."""
 
