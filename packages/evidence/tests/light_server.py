@@ -1,6 +1,6 @@
-"""A light HTTP server that answers like `vllm serve`: health, models, version, streamed completions. Standard library only.
+"""A light HTTP server that answers like `vllm serve`: health, models, version, streamed completions.
 
-It stands in for an engine where the harness is under test (starts, kills, resume), never where speed is.
+Standard library only. It stands in for an engine where the harness is under test (starts, kills, resume), never where speed is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Handler(BaseHTTPRequestHandler):
     ttft_s = 0.0
     ready_at = 0.0
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *args: object) -> None:
         pass
 
     def do_GET(self) -> None:

@@ -7,7 +7,7 @@ averaged): repeats of one server say nothing about the next one.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from math import log1p
+from math import isfinite, log1p
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -66,7 +66,7 @@ class Row:
     mean_b: float
     effects: tuple[float, ...]
     verdict: Verdict
-    intervals: Mapping[str, tuple[float, float]]
+    intervals: Mapping[str, tuple[float | None, float | None]]
     sign_flip_p: float
     sign_flip_minimum: float
     t_p: float | None
@@ -209,11 +209,13 @@ def _centre(values: Sequence[float], scale: Scale) -> float:
     return float(array.mean() if scale == "difference" else np.exp(np.log(array).mean()))
 
 
-def _intervals(d: FloatArray, settings: Settings) -> dict[str, tuple[float, float]]:
+def _intervals(d: FloatArray, settings: Settings) -> dict[str, tuple[float | None, float | None]]:
     found = {
         "bootstrap-t": stats.bootstrap_t(d, settings.level, resamples=settings.resamples),
         "paired-t": stats.paired_t(d, settings.level),
         "percentile": stats.percentile(d, settings.level, resamples=settings.resamples),
         "bca": stats.bca(d, settings.level, resamples=settings.resamples),
     }
-    return {name: (interval.low, interval.high) for name, interval in found.items()}
+    return {
+        name: (x.low if isfinite(x.low) else None, x.high if isfinite(x.high) else None) for name, x in found.items()
+    }

@@ -67,6 +67,190 @@ def analyze(
         _print_rows(data["rows"], f"{dir_b} against {dir_a}", data["warnings"])
 
 
+@app.command()
+def init(
+    target: Annotated[Path, typer.Argument(help="Protocol file to write; must not exist.")],
+    template: Annotated[str, typer.Option(help="Which protocol to start from; `--list` shows them.")] = "a-a",
+    list_templates: Annotated[bool, typer.Option("--list", help="List the templates and write nothing.")] = False,
+) -> None:
+    """Write a protocol file to fill in."""
+    with _errors():
+        from .templates import names, read
+
+        if list_templates:
+            for name, what in names().items():
+                typer.echo(f"{name:24} {what}")
+            return
+        text = read(template)
+        if target.exists():
+            raise EvidenceError(f"{target}: already exists; a protocol is never overwritten")
+        target.write_text(text, encoding="utf-8")
+        typer.echo(f"wrote {target}; edit it, then `serving-evidence run {target} --out FOLDER --dry-run`")
+
+
+@app.command()
+def power(
+    pilot: Annotated[list[Path] | None, typer.Argument(help="Two folders of pilot results (A and B).")] = None,
+    metric: Annotated[str, typer.Option(help="Metric whose spread counts.")] = "output_throughput",
+    sd: Annotated[float | None, typer.Option(help="Spread of the paired log-ratio, instead of pilot data.")] = None,
+    effect: Annotated[float | None, typer.Option(help="Effect to find, as a fraction: 0.02 is 2 %.")] = None,
+    margin: Annotated[float, typer.Option(help="Margin as a fraction.")] = 0.0,
+    target: Annotated[float, typer.Option(help="Wanted power.")] = 0.8,
+    level: Annotated[float, typer.Option(help="Level of the interval.")] = 0.95,
+    as_json: Json = False,
+) -> None:
+    """Plan the number of pairs: what each number could detect, and how many an effect needs."""
+    with _errors():
+        from .planning import plan_power
+
+        found = plan_power(pilot or [], metric, sd, effect, margin, target, level)
+        if as_json:
+            _print_json(found)
+            return
+        from .show import power_table
+
+        console = Console()
+        console.print(power_table(found))
+        for note in found["notes"]:
+            console.print(for_rich(note), highlight=False)
+
+
+@app.command()
+def run(
+    protocol_file: Annotated[Path, typer.Argument(help="The protocol (TOML).")],
+    out: Annotated[Path, typer.Option(help="Run folder; give the same one again to resume.")],
+    calibration: Annotated[Path | None, typer.Option(help="Packet of an A/A run on this box.")] = None,
+    deviation: Annotated[str | None, typer.Option(help="Record a deviation; it stays listed for ever.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a protocol: a new server process per start, resumable, ending in a packet."""
+    with _errors():
+        from . import protocol
+        from .planning import calibration_of
+
+        declared = protocol.load(protocol_file)
+        calibrated = calibration_of(calibration) if calibration else None
+        if dry_run:
+            _dry_run(declared, as_json)
+            return
+        from .packet import verify as verify_packet
+        from .runner import Runner
+
+        runner = Runner(out, declared, protocol_file.read_text(encoding="utf-8"))
+        if deviation:
+            runner.state.add_deviation(deviation)
+        with _bar() as bar:
+            packet = runner.run(calibration=calibrated, on_progress=bar)
+        verified = verify_packet(packet)
+        if as_json:
+            _print_json({"packet": str(packet), "verdict": verified.verdict})
+        else:
+            _print_verified(verified, packet)
+
+
+@app.command()
+def verify(
+    packet: Annotated[Path, typer.Argument(help="Packet folder, from anyone.")],
+    as_json: Json = False,
+) -> None:
+    """Check hashes and recompute every number of a packet; status 2 when anything differs."""
+    with _errors():
+        from .packet import verify as verify_packet
+
+        with _progress() as progress:
+            verified = verify_packet(packet, progress)
+        if as_json:
+            _print_json({"files": verified.files, "protocol": verified.protocol.hash, "verdict": verified.verdict})
+        else:
+            _print_verified(verified, packet)
+
+
+@app.command()
+def report(
+    packet: Annotated[Path, typer.Argument(help="Packet folder; it is verified first.")],
+    out: Annotated[Path, typer.Option(help="HTML file to write: one page, no scripts, nothing loaded.")],
+) -> None:
+    """Write one self-contained page about a packet, every number recomputed from it."""
+    with _errors():
+        from .packet import verify as verify_packet
+        from .report import page
+
+        with _progress() as progress:
+            text = page(verify_packet(packet, progress), packet.name)
+        out.write_text(text, encoding="utf-8")
+        typer.echo(f"wrote {out}")
+
+
+def _dry_run(declared: Any, as_json: bool) -> None:
+    from .protocol import substitute
+    from .runner import environment
+    from .schedule import plan
+
+    environment.check_cpus("server_cpus", declared.host.server_cpus)
+    environment.check_cpus("client_cpus", declared.host.client_cpus)
+    order = "".join(slot.arm for slot in plan(declared.design))
+    places = {"host": "127.0.0.1", "port": "PORT", "base_url": "http://127.0.0.1:PORT", "result_dir": "START"}
+    data = {
+        "protocol": declared.hash,
+        "order": order,
+        "servers": {arm: substitute(spec.command, places) for arm, spec in declared.arms.items()},
+        "clients": {scenario.name: substitute(scenario.command, places) for scenario in declared.scenarios},
+        "warnings": declared.warnings(),
+    }
+    if as_json:
+        _print_json(data)
+        return
+    typer.echo(f"protocol {declared.hash}\norder    {order}")
+    for arm, command in data["servers"].items():
+        typer.echo(f"server {arm} {' '.join(command)}")
+    for name, command in data["clients"].items():
+        typer.echo(f"client {name} {' '.join(command)}")
+    for warning in data["warnings"]:
+        typer.echo(f"note: {warning}")
+
+
+def _print_verified(verified: Any, packet: Path) -> None:
+    verdict = verified.verdict
+    notes = [*verdict["invalid"], *verdict["outputs"], *verdict["warnings"]]
+    if verdict["decision"]:
+        notes.append(f"decision: {verdict['decision']['choice']}, {verdict['decision']['reason']}")
+    notes.append(f"mechanism: {verdict['mechanism']['status']}, {verdict['mechanism']['reason']}")
+    notes += [f"deviation: {item.text}" for item in verified.packet.deviations]
+    _print_rows(verdict["rows"], f"{verified.protocol.name} ({packet})", notes)
+    typer.echo(f"{verified.files} files hashed, every number recomputed")
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar over starts with the time left, on stderr."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def update(done: int, total: int, what: str) -> None:
+            progress.update(task, completed=done, total=total, description=for_rich(what, 60))
+
+        yield update
+
+
 @contextmanager
 def _errors() -> Iterator[None]:
     """One clear line and status 2 for everything that is the input's fault."""

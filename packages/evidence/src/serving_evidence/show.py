@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from .text import for_rich
-from .verdict import show
+from .verdict import show, show_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,9 +34,7 @@ def verdict_table(rows: Iterable[dict[str, Any]], title: str) -> Table:
     for row in rows:
         verdict = row["verdict"]
         scale = verdict["scale"]
-        bounds = (
-            f"{show(verdict['low'], scale)} .. {show(verdict['high'], scale)}" if verdict["low"] is not None else "none"
-        )
+        bounds = show_bounds(verdict["low"], verdict["high"], scale) if verdict["pairs"] >= 2 else "none"
         adjusted = f" (Holm {row['holm_p']:.3f})" if row["holm_p"] is not None else ""
         table.add_row(
             for_rich(verdict["scenario"], 40),
@@ -50,4 +48,14 @@ def verdict_table(rows: Iterable[dict[str, Any]], title: str) -> Table:
             f"{row['sign_flip_p']:.3f}{adjusted}",
             f"[{_STYLE[verdict['status']]}]{verdict['status']}[/]",
         )
+    return table
+
+
+def power_table(found: dict[str, Any]) -> Table:
+    """Detectable effects by number of pairs."""
+    table = Table(title=f"spread of a pair {found['sd'] * 100:.3f} %", title_justify="left", header_style="bold")
+    for name in ("pairs", "detectable at 80 %", "detectable at 90 %", "smallest exact p"):
+        table.add_column(name, justify="right")
+    for row in found["rows"]:
+        table.add_row(str(row["pairs"]), f"{row['at_80']:.2%}", f"{row['at_90']:.2%}", f"{row['smallest_p']:.4f}")
     return table

@@ -9,7 +9,7 @@ INVALID         the run broke its protocol, whatever the numbers say
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from math import log1p
+from math import isfinite, log1p
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -28,7 +28,7 @@ METHOD = "wider of bootstrap-t and paired t over pairs of server starts"
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim's verdict; estimate and bounds are oriented so that positive is better, in units of `scale`."""
+    """One claim's verdict; estimate and bounds are oriented so that positive is better, in units of `scale`; a bound that is infinite is None."""
 
     status: Status
     metric: str
@@ -103,7 +103,7 @@ def judge(
             reasons.append("the interval holds the margin")
         needed = _still_needed(d, rule, threshold, level, power)
     estimate = float(d.mean()) if pairs else None
-    low, high = (interval.low, interval.high) if interval is not None else (None, None)
+    low, high = (_finite(interval.low), _finite(interval.high)) if interval is not None else (None, None)
     positive = int(np.count_nonzero(d > 0))
     return Verdict(
         status=status,
@@ -171,8 +171,8 @@ def _sentence(
     text = f"{status}: {metric} ({scenario}) of B against A {claim} {margin:.2%}"
     if d.size:
         text += f"; estimate {show(float(d.mean()), scale)}"
-    if low is not None and high is not None:
-        text += f", {level:.0%} interval {show(low, scale)} to {show(high, scale)} ({METHOD})"
+    if d.size >= 2:
+        text += f", {level:.0%} interval {show_bounds(low, high, scale)} ({METHOD})"
     text += f"; {d.size} pairs, {int(np.count_nonzero(d > 0))} positive"
     if context.aa_rate is None:
         text += "; no A/A calibration"
@@ -188,6 +188,16 @@ def _sentence(
             else f"about {needed} more pairs at this mean and spread"
         )
     return text + "."
+
+
+def _finite(bound: float) -> float | None:
+    # Resamples that drew one pair only have no spread: with very few pairs their t reaches infinity.
+    return bound if isfinite(bound) else None
+
+
+def show_bounds(low: float | None, high: float | None, scale: Scale) -> str:
+    """An interval for people; a side without a bound says so."""
+    return " to ".join("unbounded" if bound is None else show(bound, scale) for bound in (low, high))
 
 
 def show(value: float, scale: Scale) -> str:

@@ -1,0 +1,96 @@
+"""Before a run: how many pairs, from pilot data or a known spread; and the A/A calibration of an earlier packet."""
+
+from __future__ import annotations
+
+from math import log1p
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import stats
+from .compare import compare_folders
+from .errors import EvidenceError
+from .packet.records import CalibrationRecord
+from .packet.verify import verify
+from .stats import MIN_PAIRS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_SIZES = (6, 8, 10, 12, 16, 20, 30, 50)
+
+
+def plan_power(
+    pilot: Sequence[Path],
+    metric: str,
+    sd: float | None,
+    effect: float | None,
+    margin: float,
+    target: float,
+    level: float,
+) -> dict[str, Any]:
+    """Detectable effects by number of pairs, and the pairs that `effect` needs; from two pilot folders or from `sd`."""
+    notes = []
+    if sd is None:
+        if len(pilot) != 2:
+            raise EvidenceError(f"give two pilot folders or --sd; got {len(pilot)} folders and no --sd")
+        sd, note = _pilot_spread(pilot[0], pilot[1], metric)
+        notes.append(note)
+    elif pilot:
+        raise EvidenceError("give pilot folders or --sd, not both")
+    needed = None
+    if effect is not None:
+        if effect <= -1:
+            raise EvidenceError(f"--effect is {effect!r}: a fraction above -1, 0.02 for 2 %")
+        needed = stats.pairs_needed(log1p(effect), sd, margin=log1p(margin), target=target, level=level)
+        notes.append(
+            f"an effect of {effect:+.2%} against a margin of {margin:.2%} needs "
+            + (f"{needed} pairs" if needed else "more than 2,000 pairs")
+            + f" for a power of {target:.0%}"
+        )
+    rows = [
+        {
+            "pairs": n,
+            "at_80": float(np.expm1(stats.detectable(n, sd, 0.8, level))),
+            "at_90": float(np.expm1(stats.detectable(n, sd, 0.9, level))),
+            "smallest_p": 2.0 ** (1 - n),
+        }
+        for n in _SIZES
+    ]
+    notes.append(f"below {MIN_PAIRS} pairs every verdict is INCONCLUSIVE")
+    return {"version": 1, "metric": metric, "sd": sd, "rows": rows, "pairs_needed": needed, "notes": notes}
+
+
+def calibration_of(packet: Path) -> CalibrationRecord:
+    """A/A calibration from a verified packet, on its primary metric."""
+    verified = verify(packet)
+    rows = [row for row in verified.verdict["rows"] if row["role"] == "primary"]
+    if not rows or len(rows[0]["effects"]) < 2 or verified.verdict["invalid"]:
+        raise EvidenceError(f"{packet}: no valid A/A run with at least 2 pairs")
+    arms = verified.protocol.arms
+    if (arms["A"].command, arms["A"].environment, arms["A"].additional_config) != (
+        arms["B"].command,
+        arms["B"].environment,
+        arms["B"].additional_config,
+    ):
+        raise EvidenceError(f"{packet}: its arms differ, so it is no A/A run")
+    found = stats.calibrate(rows[0]["effects"], verified.protocol.decision.level)
+    return CalibrationRecord(
+        pairs=found.pairs,
+        false_positive_rate=found.false_positive_rate,
+        metric=rows[0]["verdict"]["metric"],
+        source=f"{verified.packet.name} {verified.packet.protocol_hash}",
+    )
+
+
+def _pilot_spread(a: Path, b: Path, metric: str) -> tuple[float, str]:
+    rows = [row for row in compare_folders(a, b, metric=metric).rows if row.role == "primary"]
+    effects = np.asarray(rows[0].effects)
+    if effects.size < 2:
+        raise EvidenceError(f"the pilot has {effects.size} pair; a spread needs at least 2")
+    upper = stats.sd_upper(effects)
+    return upper, (
+        f"planned with {upper:.3%}, the 80 % upper bound of the pilot's spread "
+        f"({float(effects.std(ddof=1)):.3%} over {effects.size} pairs)"
+    )
