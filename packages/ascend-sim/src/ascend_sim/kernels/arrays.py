@@ -1,8 +1,9 @@
 """Views of a kernel's tensor arguments as numpy arrays, and the one way a fast kernel declines a call.
 
-A Triton kernel gets bare pointers and strides; a numpy view is the same memory only where the tensor's own layout agrees with the
-strides passed. Every view made here checks that, so a fast kernel never works on a layout its contract does not name. Only
-``Tensor.numpy()`` is used on tensors: ``.item()``, ``.tolist()`` and ``.to()`` are what the simulator's counters count.
+A Triton kernel gets bare pointers and strides; a numpy view is the same memory only where the tensor's own layout
+agrees with the strides passed. Every view made here checks that, so a fast kernel never works on a layout its contract
+does not name. Only ``Tensor.numpy()`` is used on tensors: ``.item()``, ``.tolist()`` and ``.to()`` are what the
+simulator's counters count.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ Array = NDArray[Any]
 
 
 class NotCovered(Exception):  # noqa: N818 - a decline, not an error
-    """A fast kernel does not cover these arguments; raised before its first write, so the interpreter can run the call instead."""
+    """A fast kernel does not cover these arguments; raised before its first write, so the interpreter can run the call
+    instead.
+    """
 
 
 def vector(tensor: Any) -> Array:
@@ -31,7 +34,8 @@ def vector(tensor: Any) -> Array:
 def matrix(tensor: Any, row_stride: int) -> Array:
     """A tensor [rows, columns] on the same memory; `row_stride` is the one passed to the kernel, in elements."""
     array: Array = tensor.numpy()
-    if array.ndim != 2 or (array.shape[0] > 1 and array.strides[0] != row_stride * array.itemsize):
+    # A tensor without columns (no drafts) has no second row to be found: numpy gives it other strides than torch.
+    if array.ndim != 2 or (array.shape[0] > 1 and array.shape[1] and array.strides[0] != row_stride * array.itemsize):
         raise NotCovered(f"a tensor of shape {array.shape} does not have row stride {row_stride}")
     if array.shape[1] > 1 and array.strides[1] != array.itemsize:
         raise NotCovered("the rows of a tensor are not contiguous")
@@ -39,7 +43,9 @@ def matrix(tensor: Any, row_stride: int) -> Array:
 
 
 def float_matrix(tensor: Any, row_stride: int) -> Array:
-    """A tensor [rows, columns] of any floating type as float32: the same memory where it is float32, a copy otherwise (bfloat16)."""
+    """A tensor [rows, columns] of any floating type as float32: the same memory where it is float32, a copy otherwise
+    (bfloat16).
+    """
     if tensor.dim() != 2 or (tensor.shape[0] > 1 and tensor.stride(0) != row_stride):
         raise NotCovered(f"a tensor of shape {tuple(tensor.shape)} does not have row stride {row_stride}")
     if tensor.shape[1] > 1 and tensor.stride(1) != 1:
@@ -49,7 +55,9 @@ def float_matrix(tensor: Any, row_stride: int) -> Array:
 
 
 def request_rows(idx_mapping: Any, count: int) -> Array:
-    """The first `count` entries of a request index mapping [num_reqs]; declines where one is negative (no request behind it)."""
+    """The first `count` entries of a request index mapping [num_reqs]; declines where one is negative (no request
+    behind it).
+    """
     rows = vector(idx_mapping)[:count]
     if rows.size and rows.min() < 0:
         raise NotCovered("the index mapping has a row without a request")
@@ -57,7 +65,9 @@ def request_rows(idx_mapping: Any, count: int) -> Array:
 
 
 def block_table(address: int, rows: int, row_stride: int) -> Array:
-    """int32 block table [rows, row_stride] at a raw address, as the kernels get it; the caller's tensor keeps the memory alive."""
+    """int32 block table [rows, row_stride] at a raw address, as the kernels get it; the caller's tensor keeps the
+    memory alive.
+    """
     if rows <= 0 or row_stride <= 0:
         return np.empty((max(rows, 0), max(row_stride, 0)), np.int32)
     size = rows * row_stride

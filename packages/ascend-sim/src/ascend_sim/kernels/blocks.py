@@ -1,6 +1,7 @@
 """Block tables: staged writes, the gather for a batch, and the slot mapping.
 
-Block tables of several KV cache groups arrive as raw addresses [num_groups] uint64 and row strides [num_groups] int64, in elements.
+Block tables of several KV cache groups arrive as raw addresses [num_groups] uint64 and row strides [num_groups] int64,
+in elements.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def apply_write(
 ) -> None:
     """Write staged rows: write i puts contents [cu_lens[i-1], cu_lens[i]) at (indices[i], starts[i]).
 
-    output is a tensor [rows] or [rows, columns]; with MULTI_GROUP it is the groups' addresses, and group_ids [num_writes] picks one.
-    The writes run in order, as in the interpreter, so that of two to one place the later stands. The grid is (num_writes,).
+    output is a tensor [rows] or [rows, columns]; with MULTI_GROUP it is the groups' addresses, and group_ids
+    [num_writes] picks one. The writes run in order, as in the interpreter, so that of two to one place the later
+    stands. The grid is (num_writes,).
     """
     count = grid[0]
     indices, starts = vector(write_indices_ptr)[:count], vector(write_starts_ptr)[:count]
@@ -64,7 +66,8 @@ def gather_block_tables(
     num_reqs: int,
     **_: Any,
 ) -> None:
-    """Copy the used blocks of the batch's requests to the input block tables; padded rows become 0, the rest of a row stays.
+    """Copy the used blocks of the batch's requests to the input block tables; padded rows become 0, the rest of a row
+    stays.
 
     num_blocks [num_groups, max_num_reqs] int32. The grid is (num_groups, num_reqs_padded).
     """
@@ -106,10 +109,12 @@ def compute_slot_mappings(
     HAS_SLOT_MAPPING_ENABLED: bool = True,  # noqa: N803
     **_: Any,
 ) -> None:
-    """slot = block_table[request, position // block_size] * block_size + position % block_size; unused slots become PAD_ID.
+    """slot = block_table[request, position // block_size] * block_size + position % block_size; unused slots become
+    PAD_ID.
 
-    pos [num_tokens] int64; slot_mappings [num_groups, max_num_tokens] int64, int32 in vllm-ascend. Versions without kernel_block_sizes
-    use block_sizes. A group that is not enabled gets PAD_ID throughout. The grid is (num_groups, num_reqs + 1).
+    pos [num_tokens] int64; slot_mappings [num_groups, max_num_tokens] int64, int32 in vllm-ascend. Versions without
+    kernel_block_sizes use block_sizes. A group that is not enabled gets PAD_ID throughout. The grid is (num_groups,
+    num_reqs + 1).
     """
     if CP_SIZE != 1:
         raise NotCovered(f"context parallelism (CP_SIZE={CP_SIZE})")
@@ -141,3 +146,25 @@ def compute_slot_mappings(
         blocks, within = np.divmod(positions, size)
         table = block_table(int(addresses[group]), table_rows, int(strides[group]))
         slots[group, :total] = table[rows, blocks] * size + within
+
+
+def compute_slot_mappings_in_float(
+    grid: Grid, *, block_table_ptrs: Any, block_table_strides: Any, block_sizes: Any, idx_mapping: Any, **arguments: Any
+) -> None:
+    """`compute_slot_mappings` of vllm-ascend 0.26, which multiplies in float32; declines tables whose slots it would
+    round.
+    """
+    rows = int(vector(idx_mapping)[: grid[1] - 1].max(initial=-1)) + 1
+    addresses, strides, sizes = vector(block_table_ptrs), vector(block_table_strides), vector(block_sizes)
+    for group in range(grid[0]):
+        table = block_table(int(addresses[group]), rows, int(strides[group]))
+        if (int(table.max(initial=0)) + 1) * int(sizes[group]) > 1 << 24:
+            raise NotCovered("slots beyond what float32 holds exactly")
+    compute_slot_mappings(
+        grid,
+        block_table_ptrs=block_table_ptrs,
+        block_table_strides=block_table_strides,
+        block_sizes=block_sizes,
+        idx_mapping=idx_mapping,
+        **arguments,
+    )

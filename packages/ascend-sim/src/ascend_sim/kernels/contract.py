@@ -1,7 +1,8 @@
 """What a fast kernel relies on: the exact source of the Triton kernel it stands for.
 
-Equal parameter names do not make equal kernels (vLLM 0.26 and 0.27 differ in bodies under one signature), so the contract is a digest of
-the normalised source of the kernel and of every helper kernel of vLLM it calls, directly or not.
+Equal parameter names do not make equal kernels (vLLM 0.26 and 0.27 differ in bodies under one signature), so the
+contract is a digest of the normalised source of the kernel and of every helper kernel of vLLM it calls, directly or
+not.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import ast
 import hashlib
 import inspect
 import textwrap
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PACKAGES = ("vllm.", "vllm_ascend.")
 
@@ -29,7 +32,8 @@ def parameters(kernel: Any) -> tuple[str, ...]:
 
 
 def source_digest(kernel: Any) -> str:
-    """First 12 hex digits of the SHA-256 over the normalised source of the kernel and its helpers; comments and layout do not count.
+    """First 12 hex digits of the SHA-256 over the normalised source of the kernel and its helpers; comments and layout
+    do not count.
 
     Raises `OSError` where Python cannot find the source.
     """

@@ -1,6 +1,7 @@
 """Input preparation of the autoregressive draft model (EAGLE, MTP): ``spec_decode/autoregressive/speculator.py``.
 
-draft input ids int32 and positions int64 [max_num_tokens], query_start_loc [max_num_reqs + 1] int32, seq_lens [max_num_reqs] int32.
+draft input ids int32 and positions int64 [max_num_tokens], query_start_loc [max_num_reqs + 1] int32, seq_lens
+[max_num_reqs] int32.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ def draft_prefill_inputs(
     max_num_reqs: int,
     **_: Any,
 ) -> None:
-    """The draft's first pass: the target's tokens shifted by one with the next token at the end, without the rejected ones.
+    """The draft's first pass: the target's tokens shifted by one with the next token at the end, without the rejected
+    ones.
 
-    last_token_indices [max_num_reqs] int64; the next token is the sampled one, or the next prompt token of a chunked prefill.
-    The grid is (num_reqs,).
+    last_token_indices [max_num_reqs] int64; the next token is the sampled one, or the next prompt token of a chunked
+    prefill. The grid is (num_reqs,).
     """
     count = grid[0]
     rows = request_rows(idx_mapping_ptr, count)
@@ -101,7 +103,9 @@ def draft_decode_inputs(
 
 
 def draft_decode_inputs_fixed_lens(grid: Grid, *, ADVANCE_DRAFT_POSITIONS: bool, **arguments: Any) -> None:  # noqa: N803
-    """`draft_decode_inputs` of vLLM 0.26, which leaves the lengths alone where positions do not advance; that case is declined."""
+    """`draft_decode_inputs` of vLLM 0.26, which leaves the lengths alone where positions do not advance; that case is
+    declined.
+    """
     if not ADVANCE_DRAFT_POSITIONS:
         raise NotCovered("draft positions that do not advance")
     draft_decode_inputs(grid, ADVANCE_DRAFT_POSITIONS=True, **arguments)
@@ -126,9 +130,11 @@ def update_draft_inputs(
     sample_src_positions_ptr: Any = None,
     **_: Any,
 ) -> None:
-    """Keep the drafted token [num_reqs] of this step and, unless it was the last, make it and its hidden state the next input.
+    """Keep the drafted token [num_reqs] of this step and, unless it was the last, make it and its hidden state the
+    next input.
 
-    output_draft_tokens [max_num_reqs, num_speculative_steps] int64, hidden states [num_tokens, hidden_size]. The grid is (num_reqs,).
+    output_draft_tokens [max_num_reqs, num_speculative_steps] int64, hidden states [num_tokens, hidden_size]. The grid
+    is (num_reqs,).
     """
     count = grid[0]
     output = matrix(output_draft_tokens_ptr, output_draft_tokens_stride)

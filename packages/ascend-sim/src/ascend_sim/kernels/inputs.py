@@ -1,8 +1,9 @@
 """Input preparation: prompt tokens, positions, lengths, sampled and draft tokens, and the state after a step.
 
-Every function stands for one kernel of ``vllm/v1/worker/gpu/input_batch.py`` and takes that kernel's arguments by name. Common shapes:
-idx_mapping [num_reqs] int32 or int64 (row of the request state), query_start_loc [num_reqs + 1] int32, cu_num_logits [num_reqs + 1]
-int32, request state [max_num_reqs] int32, all_token_ids [max_num_reqs, max_model_len] int32. The grid is (num_reqs,) unless said.
+Every function stands for one kernel of ``vllm/v1/worker/gpu/input_batch.py`` and takes that kernel's arguments by
+name. Common shapes: idx_mapping [num_reqs] int32 or int64 (row of the request state), query_start_loc [num_reqs + 1]
+int32, cu_num_logits [num_reqs + 1] int32, request state [max_num_reqs] int32, all_token_ids [max_num_reqs,
+max_model_len] int32. The grid is (num_reqs,) unless said.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ def prepare_prefill_inputs(
     num_lookahead: int | None = None,
     **_: Any,
 ) -> None:
-    """Copy the scheduled prompt tokens of prefilling requests to input_ids [num_tokens] int32, and remember the ones after them.
+    """Copy the scheduled prompt tokens of prefilling requests to input_ids [num_tokens] int32, and remember the ones
+    after them.
 
-    next_prefill_tokens is [num_lookahead, max_num_reqs] int32, or [max_num_reqs] in vLLM 0.26 (`num_lookahead` is not an argument there),
-    which leaves it alone at the end of the prompt where later versions store 0.
+    next_prefill_tokens is [num_lookahead, max_num_reqs] int32, or [max_num_reqs] in vLLM 0.26 (`num_lookahead` is not
+    an argument there), which leaves it alone at the end of the prompt where later versions store 0.
     """
     count = grid[0]
     rows = request_rows(idx_mapping_ptr, count)
@@ -98,9 +100,11 @@ def combine_sampled_and_draft_tokens(
     NUM_NEW_SAMPLED_TOKENS: int = 1,  # noqa: N803
     **_: Any,
 ) -> None:
-    """Logit positions [num_logits] int64, and the last sampled and the draft tokens written into input_ids [num_tokens] int32.
+    """Logit positions [num_logits] int64, and the last sampled and the draft tokens written into input_ids
+    [num_tokens] int32.
 
-    last_sampled_tokens is [max_num_reqs] or [max_num_reqs, 1] int64, draft_tokens [max_num_reqs, num_speculative_steps] int64.
+    last_sampled_tokens is [max_num_reqs] or [max_num_reqs, 1] int64, draft_tokens [max_num_reqs,
+    num_speculative_steps] int64.
     """
     count = grid[0]
     rows = request_rows(idx_mapping_ptr, count)
@@ -137,7 +141,9 @@ def num_sampled_and_rejected(
     prefill_len_ptr: Any,
     **_: Any,
 ) -> None:
-    """num_sampled [num_reqs] int32 set to 0 for chunked prefills, and num_rejected [num_reqs] int32 = logits less sampled."""
+    """num_sampled [num_reqs] int32 set to 0 for chunked prefills, and num_rejected [num_reqs] int32 = logits less
+    sampled.
+    """
     count = grid[0]
     rows = request_rows(idx_mapping_ptr, count)
     num_logits = np.diff(vector(cu_num_logits_ptr)[: count + 1])
@@ -165,10 +171,11 @@ def post_update(
     total_len_ptr: Any,
     **_: Any,
 ) -> None:
-    """Append the sampled tokens to the request state and advance num_computed_tokens; rows with a negative index are skipped.
+    """Append the sampled tokens to the request state and advance num_computed_tokens; rows with a negative index are
+    skipped.
 
-    sampled_tokens [num_reqs, num_speculative_steps + 1] int64; output_bin_counts [max_num_reqs, vocab_size] int32 or None;
-    query_start_loc may be None (then only the rejected tokens are taken back).
+    sampled_tokens [num_reqs, num_speculative_steps + 1] int64; output_bin_counts [max_num_reqs, vocab_size] int32 or
+    None; query_start_loc may be None (then only the rejected tokens are taken back).
     """
     count = grid[0]
     kept = np.flatnonzero(vector(idx_mapping_ptr)[:count] >= 0)
@@ -198,7 +205,9 @@ def post_update(
 
 
 def post_update_by_cores(grid: Grid, *, num_rows: int, idx_mapping_ptr: Any, **arguments: Any) -> None:
-    """`post_update` as vllm-ascend 0.26 launches it: a grid of cores, the number of requests as an argument, no row skipped."""
+    """`post_update` as vllm-ascend 0.26 launches it: a grid of cores, the number of requests as an argument, no row
+    skipped.
+    """
     request_rows(idx_mapping_ptr, num_rows)
     post_update((num_rows,), idx_mapping_ptr=idx_mapping_ptr, **arguments)
 
@@ -224,7 +233,9 @@ def expand_idx_mapping(
     BLOCK_SIZE: int,  # noqa: N803
     **_: Any,
 ) -> None:
-    """One entry a logit: the request's row (the mapping's type) and the logit's place in the request (int32), both [num_logits]."""
+    """One entry a logit: the request's row (the mapping's type) and the logit's place in the request (int32), both
+    [num_logits].
+    """
     count = grid[0]
     rows = vector(idx_mapping_ptr)[:count]
     cu_logits, num_logits = contiguous_query(cu_num_logits_ptr, count)

@@ -1,8 +1,9 @@
-"""Verification of draft tokens: the greedy path of ``spec_decode/rejection_sampler_utils.py`` and the kernels around it.
+"""Verification of draft tokens: the greedy path of ``spec_decode/rejection_sampler_utils.py`` and the kernels around
+it.
 
-target_logits [num_logits, vocab_size], draft_sampled [num_logits] (the row after a logit holds the draft it verifies, -1 where there is
-none), expanded_idx_mapping [num_logits], expanded_local_pos [num_logits] int32, sampled [num_reqs, num_speculative_steps + 1] int64.
-Requests with a temperature are verified by the interpreter's kernels.
+target_logits [num_logits, vocab_size], draft_sampled [num_logits] (the row after a logit holds the draft it verifies,
+-1 where there is none), expanded_idx_mapping [num_logits], expanded_local_pos [num_logits] int32, sampled [num_reqs,
+num_speculative_steps + 1] int64. Requests with a temperature are verified by the interpreter's kernels.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ def local_logits_stats(
     BLOCK_SIZE: int,  # noqa: N803 - the kernel's own name
     **_: Any,
 ) -> None:
-    """Greedy rows: index (int64) and value (float32) of the largest target logit of each vocabulary block, [num_logits, num_blocks].
+    """Greedy rows: index (int64) and value (float32) of the largest target logit of each vocabulary block,
+    [num_logits, num_blocks].
 
-    Rows of the bonus token (local position num_speculative_steps) stay as they are. The grid is (num_logits, num_blocks).
+    Rows of the bonus token (local position num_speculative_steps) stay as they are. The grid is (num_logits,
+    num_blocks).
     """
     count, blocks = grid
     local = vector(expanded_local_pos_ptr)[:count]
@@ -76,7 +79,8 @@ def rejection(
     SYNTHETIC_MODE: bool,  # noqa: N803 - the kernel's own name
     **_: Any,
 ) -> None:
-    """Greedy requests: store the target's choice up to the first draft that differs, and how many drafts were accepted (int32).
+    """Greedy requests: store the target's choice up to the first draft that differs, and how many drafts were accepted
+    (int32).
 
     The grid is (num_reqs,).
     """
@@ -164,7 +168,9 @@ def insert_resampled(
     temp_ptr: Any,
     **_: Any,
 ) -> None:
-    """Put the resampled (or bonus) token behind the accepted ones and count it: num_sampled [num_reqs] int32. The grid is (num_reqs,)."""
+    """Put the resampled (or bonus) token behind the accepted ones and count it: num_sampled [num_reqs] int32. The grid
+    is (num_reqs,).
+    """
     count = grid[0]
     cu_logits = vector(cu_num_logits_ptr)[: count + 1]
     num_sampled, sampled = vector(num_sampled_ptr), matrix(sampled_ptr, sampled_stride)

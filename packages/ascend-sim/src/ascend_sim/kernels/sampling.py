@@ -1,7 +1,8 @@
 """Sampling: temperature and the Gumbel-max draw, with Triton's Philox generator bit for bit.
 
-logits [num_tokens, vocab_size] float32 (any floating type for the draw), expanded_idx_mapping [num_tokens] (row of the request state,
-negative for padding), temperature [max_num_reqs] float32, seeds [max_num_reqs] int64, pos [num_tokens] int64.
+logits [num_tokens, vocab_size] float32 (any floating type for the draw), expanded_idx_mapping [num_tokens] (row of the
+request state, negative for padding), temperature [max_num_reqs] float32, seeds [max_num_reqs] int64, pos [num_tokens]
+int64.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _DRAFT_SALT = 1 << 30  # keeps a draft's noise apart from the target's
 
 
 def philox(seed: Array, offset: Array) -> Array:
-    """First output word (uint32) of Philox4x32-10 with key `seed` (uint64) and counter `offset` (int64), broadcast together."""
+    """First output word (uint32) of Philox4x32-10 with key `seed` (uint64) and counter `offset` (int64), broadcast
+    together.
+    """
     seed, offset = np.broadcast_arrays(seed.astype(np.uint64), offset.astype(np.int64).view(np.uint64))
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     key_0, key_1 = (seed & low).astype(np.uint32), (seed >> shift).astype(np.uint32)
@@ -44,7 +47,9 @@ def uniform(seed: Array, offset: Array) -> Array:
 
 
 def gumbel_noise(seeds: Array, positions: Array, keys: Array) -> Array:
-    """float32 Gumbel noise [rows, keys]: one stream a row, placed by (seed, position); the same key draws the same noise."""
+    """float32 Gumbel noise [rows, keys]: one stream a row, placed by (seed, position); the same key draws the same
+    noise.
+    """
     # A seed is an int64 whose bits are the key; a row's noise is keyed by one draw from its stream.
     row_seeds = philox(seeds.astype(np.int64).view(np.uint64), positions)
     draws = uniform(row_seeds[:, None].astype(np.uint64), keys[None, :])
@@ -100,10 +105,12 @@ def gumbel_sample(
     logits_cache_stride: int = 0,
     **_: Any,
 ) -> None:
-    """Per vocabulary block the index (int64) and value of the largest logit, with Gumbel noise where the temperature is not 0.
+    """Per vocabulary block the index (int64) and value of the largest logit, with Gumbel noise where the temperature
+    is not 0.
 
-    local_argmax and local_max are [num_tokens, num_blocks]; ties go to the lower index. With a logits cache [max_num_reqs, columns,
-    vocab_size] float32 the logits before temperature are stored for the rejection sampler. The grid is (num_tokens, num_blocks).
+    local_argmax and local_max are [num_tokens, num_blocks]; ties go to the lower index. With a logits cache
+    [max_num_reqs, columns, vocab_size] float32 the logits before temperature are stored for the rejection sampler. The
+    grid is (num_tokens, num_blocks).
     """
     count, blocks = grid
     logits = float_matrix(logits_ptr, logits_stride)[:count, :vocab_size]
@@ -140,7 +147,9 @@ def gumbel_sample_processed(
     processed_logits_col_ptr: Any,
     **arguments: Any,
 ) -> None:
-    """`gumbel_sample` of vLLM 0.26 and 0.27, whose cache holds the logits after temperature; declines a cache, takes the rest."""
+    """`gumbel_sample` of vLLM 0.26 and 0.27, whose cache holds the logits after temperature; declines a cache, takes
+    the rest.
+    """
     if processed_logits_ptr is not None:
         raise NotCovered("a cache of processed logits")
     gumbel_sample(grid, **arguments)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 ENVIRONMENT = "ASCEND_SIM_KERNELS"
 _WORDS = {"fast": True, "interpreter": False}
@@ -15,8 +18,9 @@ class KernelSpecError(ValueError):
 def parse(spec: str, names: Collection[str]) -> dict[str, bool]:
     """``{kernel name: fast?}`` for every name.
 
-    `spec` is ``"fast"`` (also the empty string), ``"interpreter"``, or a comma list of these and ``NAME=fast|interpreter``; a bare word
-    holds for all kernels, a named one overrides it. Raises `KernelSpecError` for anything else.
+    `spec` is ``"fast"`` (also the empty string), ``"interpreter"``, or a comma list of these and
+    ``NAME=fast|interpreter``; a bare word holds for all kernels, a named one overrides it. Raises `KernelSpecError`
+    for anything else.
     """
     everything, named = True, {}
     for item in filter(None, (part.strip() for part in spec.split(","))):

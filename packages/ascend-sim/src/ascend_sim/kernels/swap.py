@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ascend_sim.kernels.arrays import NotCovered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _PACKAGES = ("vllm", "vllm_ascend")
 
 
 class FastKernel:
-    """Stands in a module for one Triton kernel: ``kernel[grid](*args, **meta)`` runs the fast function, or, where that declines, the kernel.
+    """Stands in a module for one Triton kernel: ``kernel[grid](*args, **meta)`` runs the fast function, or, where that
+    declines, the kernel.
 
     Every other attribute is the Triton kernel's own.
     """
@@ -30,9 +33,8 @@ class FastKernel:
 
     def _launch(self, grid: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> None:
         self.calls += 1
-        named = (
-            dict(zip(self.parameters, args, strict=False)) | meta
-        )  # launch options (num_warps, ...) are ignored by the function
+        # Launch options (num_warps, ...) are among the keywords; the function ignores what it does not name.
+        named = dict(zip(self.parameters, args, strict=False)) | meta
         size = grid(named) if callable(grid) else grid
         try:
             self.function(tuple(size), **named)
@@ -48,7 +50,9 @@ class FastKernel:
 
 
 def replace_everywhere(old: Any, new: Any) -> list[str]:
-    """Rebind every module attribute of vLLM and vllm-ascend that is `old` (home and ``from x import`` copies); names of what changed."""
+    """Rebind every module attribute of vLLM and vllm-ascend that is `old` (home and ``from x import`` copies); names
+    of what changed.
+    """
     changed = []
     for module_name, namespace in _namespaces():
         for attribute, value in list(namespace.items()):

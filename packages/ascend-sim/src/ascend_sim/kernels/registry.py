@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class KernelStatus:
     """One kernel in one module: which implementation runs, why, and what has been called.
 
-    `fast` False means Triton's interpreter; `reason` then says why. `calls` counts launches of an installed fast kernel, `declined` how
-    many of them the interpreter ran, by reason. `places` are all module attributes that hold it.
+    `fast` False means Triton's interpreter; `reason` then says why. `calls` counts launches of an installed fast
+    kernel, `declined` how many of them the interpreter ran, by reason. `places` are all module attributes that hold it.
     """
 
     name: str
@@ -38,11 +38,12 @@ _statuses: dict[str, KernelStatus] = {}
 
 
 def install(spec: str | None = None) -> list[KernelStatus]:
-    """Put the fast kernels in place, after vLLM's (and vllm-ascend's) worker modules are imported; a second call replaces the first.
+    """Put the fast kernels in place, after vLLM's (and vllm-ascend's) worker modules are imported; a second call
+    replaces the first.
 
-    `spec` as in `parse`; ``None`` takes ``ASCEND_SIM_KERNELS``, else all fast. Raises `KernelSpecError` with nothing changed. Modules
-    that this vLLM does not have are left out; a kernel whose source is not one the fast function was tested against stays in the
-    interpreter and its status says so.
+    `spec` as in `parse`; ``None`` takes ``ASCEND_SIM_KERNELS``, else all fast. Raises `KernelSpecError` with nothing
+    changed. Modules that this vLLM does not have are left out; a kernel whose source is not one the fast function was
+    tested against stays in the interpreter and its status says so.
     """
     wanted = parse(os.environ.get(ENVIRONMENT, "") if spec is None else spec, [kernel.name for kernel in KERNELS])
     remove()
@@ -68,7 +69,9 @@ def remove() -> None:
 
 
 def status() -> list[KernelStatus]:
-    """What `install` did, with the calls counted since; empty before it. Targets that this vLLM does not have are included."""
+    """What `install` did, with the calls counted since; empty before it. Targets that this vLLM does not have are
+    included.
+    """
     return [_with_counts(entry) for entry in _statuses.values()]
 
 
