@@ -66,16 +66,21 @@ def _check_not_late() -> None:
 
 
 def _install(mode: str) -> None:
-    from ascend_sim import distributions, startup, triton_cpu
+    from ascend_sim import distributions, native, startup, triton_cpu
 
     startup.disarm()
     distributions.set_environment(mode)
     distributions.install(mode)
     triton_cpu.install(ascend=mode == "ascend")
+    native.install()
     if mode == "ascend":
+        import wrapt
+
         from ascend_sim import standins
 
         standins.install()
+        # vllm-ascend is imported long after transformers has looked for what is installed.
+        wrapt.register_post_import_hook(lambda _module: standins.install_late(), "vllm_ascend")
         import torch
 
         from ascend_sim import runtime

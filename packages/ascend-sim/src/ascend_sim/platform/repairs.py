@@ -33,9 +33,8 @@ def before_worker() -> None:
     _done = True
     import torch
 
-    from ascend_sim import runtime, standins, triton_cpu
+    from ascend_sim import runtime, triton_cpu
 
-    standins.install_late()
     runtime.install_late()
     _answer_private_use_registrations()
     importlib.import_module("vllm_ascend.ops")  # first: breaks a circular import between device_op and moe_mlp
