@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _metadata_engine import METRICS, Lengths, _hook_stats, drop
+from _metadata_engine import METRICS, Lengths, drop, hook_stats
 
 POOL, LONGEST, NEW_TOKENS = 20, 280, 40
 ENGINE: dict[str, Any] = {
@@ -143,7 +143,7 @@ def churn(arguments: dict[str, Any], job: dict[str, Any], references: list[list[
             "finished": state.finished,
             "aborted": state.aborted,
             "metrics": metrics,
-            "hook": _hook_stats(runner),
+            "hook": hook_stats(runner),
         }
     finally:
         drop(llm)

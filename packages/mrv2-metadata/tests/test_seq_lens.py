@@ -65,17 +65,21 @@ def test_a_row_outside_the_request_state_is_an_error():
 
 def test_continuity_sees_one_rewound_row_and_an_unknown_past():
     computed, expected = np.array([5, 9, 4], np.int32), np.array([5, 9, 4], np.int32)
-    rows = np.array([0, 2])
-    assert seq_lens.continuous(computed, expected, rows)
-    computed[1] = 1  # not in the batch
-    assert seq_lens.continuous(computed, expected, rows)
+    assert seq_lens.continuous(computed, expected)
     computed[2] = 3
-    assert not seq_lens.continuous(computed, expected, rows)
-    expected[0] = -1
-    assert not seq_lens.continuous(computed, expected, np.array([0]))
+    assert not seq_lens.continuous(computed, expected)
+    expected[2] = -1
+    assert not seq_lens.continuous(computed, expected)
 
 
 def test_each_length_carries_its_own_exactness():
     lengths = seq_lens.HostLengths(np.array([4, 8], np.int32), np.array([True, False]))
     assert [lengths.exactness(row) for row in (0, 1)] == [Exactness.EXACT, Exactness.UPPER_BOUND]
     assert not lengths.all_exact
+
+
+@pytest.mark.parametrize(("count", "fine"), [(4, False), (5, True), (8, True), (9, False)])
+def test_accepted_drafts_advance_by_one_at_least_and_by_what_was_scheduled_at_most(count, fine):
+    # The last step stood at 4 and scheduled 4 tokens.
+    floor, ceiling = np.array([4, 0], np.int32), np.array([8, 3], np.int32)
+    assert seq_lens.advanced(np.array([count, 1], np.int32), floor, ceiling) is fine

@@ -57,6 +57,9 @@ class RunnerState:
         self.staged = runner.num_computed_tokens_cpu.numpy()
         # What each row's last step left behind; -1 where no step of this hook has seen the row.
         self.expected = np.full(len(self.mirror), -1, np.int32)
+        # The count at each row's last step: with trusted speculation a rejection may rewind to just above it.
+        self.floor = np.full(len(self.mirror), -1, np.int32)
+        self.speculates = self.facts.speculative_method is not None
         self.copied = False
         self.batch_req_state: Any = None
         self.batch: Batch | None = None
@@ -126,6 +129,8 @@ class RunnerState:
         lengths = runner.input_buffers.seq_lens_np[: index.shape[0]]
         np.add(computed, scheduled, out=lengths)
         self.expected[index] = lengths
+        if self.speculates:
+            self.floor[index] = computed
         counts = self.stats.counts
         counts["steps"] += 1
         self.step += 1
@@ -149,8 +154,10 @@ class RunnerState:
         for request in scheduler_output.scheduled_new_reqs:
             row = states.req_id_to_index[request.req_id]
             self.expected[row] = states.num_computed_tokens_np[row]
-        # Equal bytes of two int32 arrays: the cheapest comparison numpy has for a small batch.
-        return bool(self.expected[index].tobytes() == computed.tobytes())
+            self.floor[row] = -1
+        if self.speculates:
+            return seq_lens.advanced(computed, self.floor[index], self.expected[index])
+        return seq_lens.continuous(computed, self.expected[index])
 
     def _begin_correction(self, runner: Any, scheduler_output: Any, batch: Batch) -> None:
         cached = scheduler_output.scheduled_cached_reqs.req_ids

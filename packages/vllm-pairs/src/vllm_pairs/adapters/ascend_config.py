@@ -7,6 +7,7 @@ bound by name in other modules, so the class is the one place where a key can be
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from vllm_pairs.errors import ConfigError
@@ -22,9 +23,8 @@ def complete(config_class: Any) -> None:
     """Finish a pydantic class now. Left to its first use, pydantic writes `__init__` anew and a hook on it is lost."""
     if getattr(config_class, "__pydantic_complete__", True):
         return
-    from pydantic.dataclasses import rebuild_dataclass  # present wherever such a class is
-
-    rebuild_dataclass(config_class, raise_errors=False)
+    # By name: pydantic is no dependency of this package, and is there wherever such a class is.
+    importlib.import_module("pydantic.dataclasses").rebuild_dataclass(config_class, raise_errors=False)
 
 
 def config_hook(own_keys: Callable[[frozenset[str]], frozenset[str]], target: str = CONFIG_TARGET) -> Hook:
