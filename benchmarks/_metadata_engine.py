@@ -201,6 +201,7 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
                 "first_drift": lengths.first,
                 "host_loops": loops.count if loops and spec.get("loops") else None,
                 "hook": hook_stats(runner),
+                "in_place": _in_place(),
             }
         metrics = {m.name: int(getattr(m, "value", 0) or 0) for m in llm.get_metrics() if m.name in METRICS}
         return {**result, "metrics": metrics, "tokens": [list(output.outputs[0].token_ids) for output in outputs]}
@@ -238,9 +239,27 @@ def _upstream(runner_class: type) -> Any:
     return inspect.unwrap(vars(NPUModelRunner)["_update_seq_lens_cpu"])
 
 
+def _in_place() -> dict[str, Any]:
+    """The hooks of this process, and whether this package's targets are the functions that their modules define."""
+    from mrv2_metadata.adapters.contracts import WRAPPED
+    from vllm_pairs import installed_hooks
+    from vllm_pairs.targets import resolve
+
+    own = {}
+    for target in WRAPPED:
+        place = resolve(target)
+        # An inherited target that is untouched has no entry of its own; one of its own is a function of its module.
+        plain = place.raw is None or (
+            not hasattr(place.raw, "__wrapped__")
+            and place.raw.__code__.co_filename == sys.modules[place.holder.__module__].__file__
+        )
+        own[target] = plain
+    return {"hooks": sorted(hook.name for hook in installed_hooks()), "plain": own}
+
+
 def hook_stats(runner: Any) -> dict[str, Any] | None:
     state = runner.__dict__.get("_mrv2_metadata")
-    if state is None:
+    if state is None or not state.config.enabled:
         return None
     return {**state.stats.to_json(), "declined": state.declined, "reasons": list(state.decision.reasons)}
 

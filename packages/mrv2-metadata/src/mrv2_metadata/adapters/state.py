@@ -161,6 +161,8 @@ class RunnerState:
 
     def _begin_correction(self, runner: Any, scheduler_output: Any, batch: Batch) -> None:
         cached = scheduler_output.scheduled_cached_reqs.req_ids
+        if not cached:
+            return  # new requests alone: each brought its own count
         batch.cached_rows = seq_lens.rows_of(cached, runner.req_states.req_id_to_index, len(cached))
         batch.exact = False
         if not self.copied:
