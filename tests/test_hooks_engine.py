@@ -39,6 +39,7 @@ calls = []
 def simulator():
     ascend_sim.activate("ascend" if PAIR.vllm_ascend else "plain")
     if PAIR.vllm_ascend:
+        importlib.import_module("vllm.config")  # as an engine does it: vLLM first
         importlib.import_module("vllm_ascend.ops")  # before the runner: the two import each other
     bootstrap(KEY, ENV, lambda config, vllm_config: calls.append(config))
 
