@@ -52,7 +52,30 @@ NUMBERS = [
     "[]",
 ]
 NAMES = ["../../escape", "/etc/passwd", "a/../../b", "..", ".hidden", "a\\..\\b", "C:evil", "x" * 300, "a//b", "a\nb"]
-ALLOWED_TAGS = frozenset(["html", "meta", "title", "style", "h1", "h2", "p", "b", "code", "ul", "li", "table", "tr", "th", "td", "svg", "circle", "line", "rect", "text"])
+ALLOWED_TAGS = frozenset(
+    [
+        "html",
+        "meta",
+        "title",
+        "style",
+        "h1",
+        "h2",
+        "p",
+        "b",
+        "code",
+        "ul",
+        "li",
+        "table",
+        "tr",
+        "th",
+        "td",
+        "svg",
+        "circle",
+        "line",
+        "rect",
+        "text",
+    ]
+)
 
 
 class Mutator:

@@ -1,6 +1,7 @@
 """A light HTTP server that answers like `vllm serve`: health, models, version, streamed completions.
 
-Standard library only. It stands in for an engine where the harness is under test (starts, kills, resume), never where speed is.
+Standard library only. It stands in for an engine where the harness is under test (starts, kills, resume), never where
+speed is.
 """
 
 from __future__ import annotations

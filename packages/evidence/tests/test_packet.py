@@ -93,7 +93,7 @@ def test_a_sealed_lie_in_the_verdict_is_recomputed_away(packet: Path, path: tupl
 
     edit(packet / "verdict.json", change)
     seal(packet)
-    with pytest.raises(PacketError, match="recomputed|not computed"):
+    with pytest.raises(PacketError, match=r"recomputed|not computed"):
         verify(packet)
 
 
@@ -105,7 +105,9 @@ def test_a_sealed_change_of_raw_data_is_seen(packet: Path) -> None:
         verify(packet)
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../b", ".", "a//b", ".hidden", "a\\b", "a b", "", "x" * 200])
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/../b", ".", "a//b", ".hidden", "a\\b", "a b", "", "x" * 200]
+)
 def test_names_that_leave_the_folder_are_no_names(name: str) -> None:
     assert not safe_name(name)
 

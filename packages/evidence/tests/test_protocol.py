@@ -66,7 +66,10 @@ def test_schedule_is_balanced_and_fixed_by_the_seed() -> None:
         assert sorted(slot.arm for slot in slots if slot.pair == pair) == ["A", "B"]
     arms = "".join(slot.arm for slot in slots)
     assert all(arms[i : i + 4] in ("ABBA", "BAAB") for i in range(0, 12, 4))
-    assert {"".join(s.arm for s in schedule.plan(protocol.Design(pairs=2, seed=i))) for i in range(20)} == {"ABBA", "BAAB"}
+    assert {"".join(s.arm for s in schedule.plan(protocol.Design(pairs=2, seed=i))) for i in range(20)} == {
+        "ABBA",
+        "BAAB",
+    }
 
 
 @pytest.mark.parametrize("name", templates.names())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from . import checks, decision
 from .analysis import Ask, Role, Row, Settings, Start, analyse
 from .compare import start_values
+from .errors import ResultError
 from .verdict import METHOD, Context
 
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ def evaluate(
     starts = starts_of(packet, runs)
     settings = Settings(protocol.decision.level, protocol.decision.resamples, protocol.decision.power)
     complete = [pair for pair in {s.pair for s in starts} if sum(s.pair == pair for s in starts) == 2]
-    rows = analyse(starts, asks_of(protocol), settings, context, progress) if complete else []
+    rows: list[Row] = []
+    try:
+        rows = analyse(starts, asks_of(protocol), settings, context, progress) if complete else []
+    except ResultError as problem:
+        # A metric that the results do not have is found after the last start: the packet must still be written.
+        invalid.append(f"a declared metric cannot be computed: {problem}")
     by_role: dict[Role, list[Row]] = {"primary": [], "gate": [], "secondary": [], "exploratory": []}
     for row in rows:
         by_role[row.role].append(row)
@@ -46,7 +52,11 @@ def evaluate(
         "version": 1,
         "method": METHOD,
         "status": by_role["primary"][0].verdict.status if rows else "INVALID",
-        "sentence": by_role["primary"][0].verdict.sentence if rows else "INVALID: no complete pair of starts.",
+        "sentence": by_role["primary"][0].verdict.sentence
+        if rows
+        else f"INVALID: {invalid[-1]}."
+        if invalid
+        else "INVALID: no complete pair of starts.",
         "rows": [row.to_json() for row in rows],
         "decision": gated.to_json() if gated else None,
         "mechanism": shown.to_json(),

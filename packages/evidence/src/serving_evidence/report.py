@@ -81,7 +81,8 @@ def forest(row: dict[str, Any]) -> str:
             f'stroke="#c33" stroke-width="4"/><text x="4" y="{bottom + 4}">interval</text>'
         )
     lines.append(
-        f'<line x1="{x(0.0):.1f}" x2="{x(0.0):.1f}" y1="0" y2="{bottom + 10}" stroke="currentColor" stroke-dasharray="3"/>'
+        f'<line x1="{x(0.0):.1f}" x2="{x(0.0):.1f}" y1="0" y2="{bottom + 10}" stroke="currentColor" '
+        'stroke-dasharray="3"/>'
     )
     return f'<svg viewBox="0 0 {_WIDTH} {bottom + 16}" role="img" aria-label="forest plot">{"".join(lines)}</svg>'
 
@@ -120,9 +121,7 @@ def _timeline(verified: Verified) -> str:
     for start in starts:
         left, width = 20 + (start.began_at - first) * scale, max((start.ended_at - start.began_at) * scale, 2.0)
         top, colour = (10, "#888") if start.arm == "A" else (40, "#36c")
-        boxes.append(
-            f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="22" fill="{colour}"/>'
-        )
+        boxes.append(f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="22" fill="{colour}"/>')
     labels = '<text x="2" y="26">A</text><text x="2" y="56">B</text>'
     return f'<svg viewBox="0 0 {_WIDTH} 70" role="img" aria-label="order of starts">{labels}{"".join(boxes)}</svg>'
 

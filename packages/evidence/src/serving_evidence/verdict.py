@@ -28,7 +28,10 @@ METHOD = "wider of bootstrap-t and paired t over pairs of server starts"
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim's verdict; estimate and bounds are oriented so that positive is better, in units of `scale`; a bound that is infinite is None."""
+    """One claim's verdict; estimate and bounds are oriented so that positive is better, in units of `scale`.
+
+    A bound is None where it is infinite or there are fewer than 2 pairs.
+    """
 
     status: Status
     metric: str

@@ -19,6 +19,15 @@ def mapping(value: Any, name: str) -> dict[str, Any]:
     return value
 
 
+def items(value: Any, name: str) -> list[Any]:
+    """The value as a JSON array; null is an empty one."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ResultError(f"{name}: expected an array, found {type(value).__name__}")
+    return value
+
+
 def number(value: Any, name: str) -> float:
     """The value as a finite number (bool is none)."""
     if isinstance(value, bool) or not isinstance(value, int | float):

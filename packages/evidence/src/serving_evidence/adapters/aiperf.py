@@ -21,7 +21,8 @@ _OUTPUT_TOKENS = ("output_sequence_length", "output_token_count")
 
 def matches(first_line: Any) -> bool:
     """Whether a JSONL file's first object looks like a record of this tool."""
-    return isinstance(first_line, dict) and "request_start_ns" in (first_line.get("metadata") or {})
+    metadata = first_line.get("metadata") if isinstance(first_line, dict) else None
+    return isinstance(metadata, dict) and "request_start_ns" in metadata
 
 
 def parse(data: bytes, source: str) -> Result:

@@ -21,7 +21,8 @@ def matches(raw: Any) -> bool:
     return (
         isinstance(raw, dict)
         and isinstance(raw.get("benchmarks"), list)
-        and "guidellm_version" in (raw.get("metadata") or {})
+        and isinstance(raw.get("metadata"), dict)
+        and "guidellm_version" in raw["metadata"]
     )
 
 
@@ -32,10 +33,14 @@ def parse(raw: dict[str, Any], source: str) -> list[Result]:
 
 def _benchmark(raw: dict[str, Any], source: str, index: int) -> Result:
     groups = f.mapping(raw.get("requests"), f"{source}: `requests`")
-    good = [f.mapping(item, source) for item in groups.get("successful") or []]
-    bad = [f.mapping(item, source) for name in ("errored", "incomplete") for item in groups.get(name) or []]
+    listed = {
+        name: f.items(groups.get(name), f"{source}: `{name}`") for name in ("successful", "errored", "incomplete")
+    }
+    good = [f.mapping(item, source) for item in listed["successful"]]
+    bad = [f.mapping(item, source) for name in ("errored", "incomplete") for item in listed[name]]
     both = good + bad
-    strategy = ((raw.get("config") or {}).get("strategy") or {}) if isinstance(raw.get("config"), dict) else {}
+    config = raw.get("config")
+    strategy = config.get("strategy") if isinstance(config, dict) else None
 
     def column(name: str, scale: float = 1.0) -> np.ndarray[Any, np.dtype[np.float64]]:
         return f.numbers([item.get(name) for item in both], f"{source}: `{name}`") * scale

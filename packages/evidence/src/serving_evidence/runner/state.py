@@ -39,7 +39,7 @@ class State:
         except OSError:
             raise RunError(f"{folder}: another runner is at work in this folder") from None
         if not (folder / "run.json").exists():
-            if any(path.name != ".lock" for path in folder.iterdir() if not path.name.endswith(".new")):
+            if not _fresh(folder, text):
                 raise RunError(f"{folder}: not empty and not a run folder; give a new one")
             _write(folder / "protocol.toml", text)
             _write(
@@ -54,8 +54,8 @@ class State:
             raise RunError(f"{folder}/protocol.toml was changed after it was locked")
         if declared.hash != self.protocol.hash:
             raise RunError(
-                "the protocol differs from the one locked in this folder; take a new folder, or keep the locked one and "
-                "say what changes with --deviation"
+                "the protocol differs from the one locked in this folder; take a new folder, or keep the "
+                "locked one and say what changes with --deviation"
             )
         for name in ("starts", "work", "excluded"):
             (folder / name).mkdir(exist_ok=True)
@@ -143,6 +143,13 @@ class State:
             if slot.name == path.name:
                 return slot
         raise RunError(f"{path}: not a start of this protocol; move it out of the run folder")
+
+
+def _fresh(folder: Path, text: str) -> bool:
+    # A runner killed while it locked the protocol leaves that protocol, or half of it, and nothing else.
+    ours = {".lock", "protocol.toml.new", "run.json.new"}
+    left = [path for path in folder.iterdir() if path.name not in ours]
+    return all(path.name == "protocol.toml" and path.read_text(encoding="utf-8") == text for path in left)
 
 
 def _record(path: Path) -> StartRecord | None:
