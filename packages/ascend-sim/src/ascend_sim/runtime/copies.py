@@ -41,7 +41,8 @@ def install_copies(torch: Any) -> None:
     own = _Methods(torch)
     is_lazy = lazy.enabled()
     tensor = torch.Tensor
-    dtype_type, tensor_type, empty_like = torch.dtype, torch.Tensor, torch.empty_like
+    dtype_type, tensor_type, device_type = torch.dtype, torch.Tensor, torch.device
+    empty_like = torch.empty_like
     own_to, own_copy = own.to, own.copy_
     contiguous = torch.contiguous_format
 
@@ -76,6 +77,8 @@ def install_copies(torch: Any) -> None:
             return made
         if isinstance(first, tensor_type) or "other" in kwargs:
             wanted = kind_of(first if first is not None else kwargs["other"])
+        elif first.__class__ is device_type:
+            wanted = DEVICE if first.type == "cpu" else UNKNOWN
         elif first is not None:
             wanted = kind_of_device(first)
             args = (real_device(first), *args[1:])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .patches import put
-from .registry import HOST, UNKNOWN, kind_of, mark
+from .registry import ATTRIBUTE, HOST, UNKNOWN, kind_of, mark
 
 _METHODS = (
     "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__floordiv__", "__truediv__", "__mod__",
@@ -35,8 +35,11 @@ def install_host_results(torch: Any) -> None:
 def _marking(own: Any, tensor_type: Any) -> Any:
     def operator(first: Any, *args: Any, **kwargs: Any) -> Any:
         result = own(first, *args, **kwargs)
-        source = first[0] if first.__class__ in (list, tuple) and first else first
-        if kind_of(source) & HOST and _all_host(first, tensor_type) and _all_host(args, tensor_type):
+        try:  # written out: on a device tensor, the usual case, this look-up is all that is added
+            host = getattr(first.untyped_storage(), ATTRIBUTE, UNKNOWN) & HOST
+        except (AttributeError, NotImplementedError, RuntimeError):
+            host = first.__class__ in (list, tuple) and len(first) and kind_of(first[0]) & HOST
+        if host and _all_host(first, tensor_type) and _all_host(args, tensor_type):
             for made in result if isinstance(result, tuple) else (result,):
                 if isinstance(made, tensor_type) and kind_of(made) == UNKNOWN:
                     mark(made, HOST)

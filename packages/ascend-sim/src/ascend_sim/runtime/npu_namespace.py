@@ -9,6 +9,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from ascend_sim.standins.absent import NotSimulatedError
+
 from . import streams
 from .patches import put
 
@@ -18,10 +20,6 @@ FREE_BYTES = 48 << 30
 
 _GRAPH_REASON = "ACL graphs are not simulated: run with enforce_eager=True (--enforce-eager)"
 _ALLOCATOR_REASON = "the NPU's memory allocator is not simulated: run without sleep mode and without memory pools"
-
-
-class NotSimulatedError(NotImplementedError):
-    """A part of torch.npu that has no stand-in was used."""
 
 
 def _refusal(name: str, reason: str) -> Any:

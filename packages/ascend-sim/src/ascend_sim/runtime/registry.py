@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 UNKNOWN, HOST, PINNED, DEVICE = 0, 1, 3, 4  # PINNED has the HOST bit
 
-_ATTRIBUTE = "_ascend_sim_memory"
+ATTRIBUTE = "_ascend_sim_memory"
 
 
 class AcceleratorName(str):
@@ -37,7 +37,7 @@ ACCELERATOR = AcceleratorName("cpu")
 def mark(tensor: torch.Tensor, kind: int) -> torch.Tensor:
     """Mark the storage of `tensor` and return the tensor; tensors without a real storage are left as they are."""
     try:
-        setattr(tensor.untyped_storage(), _ATTRIBUTE, kind)
+        setattr(tensor.untyped_storage(), ATTRIBUTE, kind)
     except (NotImplementedError, RuntimeError, AttributeError):  # meta, fake and wrapper tensors
         return tensor
     return tensor
@@ -46,7 +46,7 @@ def mark(tensor: torch.Tensor, kind: int) -> torch.Tensor:
 def kind_of(tensor: Any) -> int:
     """Mark of the tensor's storage, UNKNOWN without one."""
     try:
-        return getattr(tensor.untyped_storage(), _ATTRIBUTE, UNKNOWN)
+        return getattr(tensor.untyped_storage(), ATTRIBUTE, UNKNOWN)
     except (NotImplementedError, RuntimeError, AttributeError):
         return UNKNOWN
 

@@ -106,8 +106,9 @@ class Stream:
 class Event:
     """A point on a stream: it covers what was queued there when it was recorded."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: Any) -> None:
-        self.enable_timing = enable_timing
+    def __init__(self, enable_timing: Any = False, blocking: bool = False, *_: Any, **__: Any) -> None:
+        # `torch.Event` takes a device first, the others take `enable_timing` first.
+        self.enable_timing = enable_timing is True
         self._stream: Stream | None = None
         self._seq = 0
         self._time = 0.0
