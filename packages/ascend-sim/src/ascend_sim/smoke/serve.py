@@ -12,6 +12,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ascend_sim.counters import WRITE_EVERY_S
 from ascend_sim.smoke.process import Child, ChildFailedError, describe_exit
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ def run_round(
         with client:
             _wait_for_client(client, server)
         bench_s = time.monotonic() - started
+        # A worker ended by a signal writes no more: the last steps reach the file within this time.
+        time.sleep(WRITE_EVERY_S + 1)
     result = json.loads((folder / "bench-serve.json").read_text())
     return ServeResult(
         completed=int(result["completed"]),
