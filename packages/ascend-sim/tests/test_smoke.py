@@ -121,9 +121,8 @@ def test_summary_has_the_figures_and_merging_takes_the_worst_pair():
     assert set(good["figures"]) == {
         *("scenarios", "tokens_equal", "tokens_total", "preemptions", "prefix_hits", "serve_completed", "serve_failed"),
         *(
-            "d2h_per_decode_step",
-            "event_waits_per_decode_step",
-            "h2d_qsl_per_decode_step",
+            *(f"{name}_per_decode_step" for name in ("d2h", "event_waits", "h2d_qsl")),
+            *(f"{name}_per_decode_step_on" for name in ("d2h", "event_waits", "h2d_qsl")),
             "ms_per_decode_step_8",
             "seconds",
         ),
@@ -137,6 +136,13 @@ def test_summary_has_the_figures_and_merging_takes_the_worst_pair():
     assert [one["pair"] for one in merged["rows"]] == ["a", "b"]
     with pytest.raises(ValueError, match="no summaries"):
         summary.merge([])
+
+
+def test_upstreams_figures_come_from_the_run_without_plugins():
+    upstream = cpu.Row(replace(SCENARIO, name="batch-upstream"), result(), result(), compare(RIGHT, RIGHT))
+    hooked = row(per_decode_step={"d2h": 0.0, "event_waits": 0.0, "h2d_qsl": 0.0})
+    figures = summary.summary(cpu.Outcome([upstream, hooked], None, "", 1.0), "a")["figures"]
+    assert (figures["h2d_qsl_per_decode_step"], figures["h2d_qsl_per_decode_step_on"]) == (1.0, 0.0)
 
 
 def test_the_page_is_self_contained_and_escapes_text():

@@ -1,4 +1,10 @@
-"""The entry point of `vllm.general_plugins`: registers the key, and does nothing else until an engine has it."""
+"""The entry point of the plugin: registers the key, and does nothing else until an engine has it.
+
+It stands in two groups of vLLM. `vllm.general_plugins` are loaded in every process, but a spawned engine core builds
+vllm-ascend's config, which refuses foreign keys, before it loads them (source: vllm-ascend 0.30.0rc2,
+`patch/platform/patch_engine_core.py`). `vllm.platform_plugins` are asked earlier, when vLLM looks for its platform;
+None there means "no platform of mine".
+"""
 
 from __future__ import annotations
 

@@ -15,10 +15,13 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ascend_sim.smoke.results import Result
 from ascend_sim.smoke.scenarios import BASE_ENGINE, Scenario, by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger("ascend_sim.smoke")
 # Counters that vLLM keeps, by the name of our field.
@@ -62,8 +65,8 @@ def _announce(event: str, scenario: str) -> None:
     sys.stdout.flush()
 
 
-def run(scenario: Scenario, mode: str, job: dict[str, Any]) -> Result:
-    """Build an engine for `scenario`, generate, read the counters, take the engine down."""
+def run(scenario: Scenario, mode: str, job: dict[str, Any], on_ready: Callable[[Any], None] | None = None) -> Result:
+    """Build an engine for `scenario`, call `on_ready` with it, generate, read the counters, take the engine down."""
     from vllm import LLM, SamplingParams
 
     arguments = engine_arguments(scenario, mode, job)
@@ -71,6 +74,8 @@ def run(scenario: Scenario, mode: str, job: dict[str, Any]) -> Result:
     sampling = SamplingParams(max_tokens=scenario.new_tokens, temperature=0.0, ignore_eos=True, detokenize=False)
     llm = LLM(**arguments)
     try:
+        if on_ready:
+            on_ready(llm)
         if scenario.warm_first:
             llm.generate(prompts[:1], sampling, use_tqdm=False)
         else:
@@ -121,7 +126,7 @@ def engine_arguments(scenario: Scenario, mode: str, job: dict[str, Any]) -> dict
             "num_speculative_tokens": scenario.speculative,
         }
         _arm_oracle(scenario, job)
-    if mode == "ascend" and job.get("additional_config"):
+    if mode == "ascend" and scenario.plugins and job.get("additional_config"):
         arguments["additional_config"] = job["additional_config"]
     return arguments
 

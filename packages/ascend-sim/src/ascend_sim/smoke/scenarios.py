@@ -33,6 +33,7 @@ class Scenario:
     tokens each. `engine` overrides `BASE_ENGINE`. `warm_first` sends the first prompt alone before, so that the prefix
     cache holds it. `speculative` adds an EAGLE draft of that many tokens on the engine under test only: greedy
     speculation must not change a token. `processes` > 1 needs worker processes of its own and so a run of its own.
+    `plugins` false keeps this kit's plugins out.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Scenario:
     processes: int = 1
     must_preempt: bool = False
     must_hit_prefix: bool = False
+    plugins: bool = True
 
     def prompt_token_ids(self) -> list[list[int]]:
         """The prompts, the same in every process: drawn from `prompt_seed` alone."""
@@ -64,6 +66,16 @@ class Scenario:
 
 
 SCENARIOS: tuple[Scenario, ...] = (
+    # vllm-ascend as it is: its copies and waits are the figures that the plugins' are held against.
+    Scenario(
+        "batch-upstream",
+        "batch, plugins off",
+        prompts=8,
+        prompt_tokens=30,
+        new_tokens=32,
+        prompt_seed=1,
+        plugins=False,
+    ),
     Scenario("batch", "batch", prompts=8, prompt_tokens=30, new_tokens=32, prompt_seed=1),
     Scenario(
         "chunked-prefill",
@@ -118,7 +130,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         processes=2,
     ),
 )
-QUICK = ("batch", "preemption", "prefix-cache")
+QUICK = ("batch-upstream", "batch", "preemption", "prefix-cache")
 
 
 def by_name(names: list[str] | tuple[str, ...]) -> tuple[Scenario, ...]:
