@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ascend_sim.smoke import cpu, report, summary
+from ascend_sim.smoke import cpu, npu_command, report, summary
 from ascend_sim.smoke.scenarios import QUICK, SCENARIOS, Scenario, by_name
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -168,6 +168,9 @@ def merge_command(
     report.write(made, out)
     _show(made, out, as_json=False)
     raise typer.Exit(0 if made["passed"] else 1)
+
+
+app.command(name="npu")(npu_command.npu_command)
 
 
 if __name__ == "__main__":
