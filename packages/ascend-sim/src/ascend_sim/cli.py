@@ -164,7 +164,7 @@ def model_command(
         except models.ModelError as error:
             refuse(str(error))
         return
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": one.name,
             "description": one.description,

@@ -50,7 +50,8 @@ _entry_points = metadata.entry_points
 _mode = "off"
 
 
-def _answer_version(name: str) -> str:
+def _answer_version(distribution_name: str) -> str:
+    name = distribution_name
     if name == "vllm":
         return core_version() + "+cpu"
     if _mode == "ascend" and name in STANDIN_VERSIONS:
@@ -59,7 +60,7 @@ def _answer_version(name: str) -> str:
 
 
 def _answer_entry_points(**select: Any) -> Any:
-    found = _entry_points(**select)
+    found: Any = _entry_points(**select)
     if not str(select.get("group", "")).startswith("vllm."):
         return found
     return type(found)(point for point in found if not _hidden(point))

@@ -77,7 +77,7 @@ def install_copies(torch: Any) -> None:
             return made
         if isinstance(first, tensor_type) or "other" in kwargs:
             wanted = kind_of(first if first is not None else kwargs["other"])
-        elif first.__class__ is device_type:
+        elif first is not None and first.__class__ is device_type:
             wanted = DEVICE if first.type == "cpu" else UNKNOWN
         elif first is not None:
             wanted = kind_of_device(first)
