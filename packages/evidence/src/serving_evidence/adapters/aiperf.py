@@ -1,6 +1,6 @@
 """NVIDIA AIPerf `profile_export.jsonl`: one JSON object a request, metrics as value and unit.
 
-Verified with a file written by AIPerf 0.13.0. Warm-up requests are told apart by their phase and left out.
+Written from the record models of AIPerf 0.13.0. Warm-up requests are told apart by their phase and left out.
 """
 
 from __future__ import annotations

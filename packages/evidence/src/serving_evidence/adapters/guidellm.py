@@ -1,6 +1,6 @@
 """GuideLLM JSON reports (`kind=json`, report schema version 2): one result a benchmark in the report.
 
-Verified with a file written by GuideLLM 0.8.1. It keeps one mean ITL a request, no ITL list, so ITL percentiles over
+Written from the report schema of GuideLLM 0.8.1. It keeps one mean ITL a request, no ITL list, so ITL percentiles over
 tokens cannot be had from it and are not made up.
 """
 

@@ -1,6 +1,6 @@
 """`vllm bench serve` result JSON, summary or detailed (--save-detailed): seconds a request, milliseconds in summaries.
 
-Verified with files written by vLLM 0.30.0. Keys are treated as open-ended: what is not known here passes through.
+Written from the source of vLLM 0.30.0. Keys are treated as open-ended: what is not known here passes through.
 """
 
 from __future__ import annotations
