@@ -2,7 +2,6 @@
 environment.
 """
 
-import importlib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -436,6 +435,8 @@ def draft_first(rng: np.random.Generator) -> Case:
 def draft_second(rng: np.random.Generator) -> Case:
     count = int(rng.integers(1, MAX_REQS + 1))
     drafts = i64(rng.integers(0, 99, (count, STEPS)))
+    if rng.integers(2):
+        drafts = drafts[:, 0]
     old = "sample_src_positions_ptr" not in parameters("draft_decode_inputs")
     named = {
         "draft_tokens_ptr": drafts, "draft_tokens_stride": drafts.stride(0),
@@ -486,7 +487,6 @@ def parameters(_name: str) -> tuple[str, ...]:
 def fast_kernels() -> Iterator[None]:
     """The simulator active, all fast kernels in place, and the interpreter's log1p answered exactly."""
     ascend_sim.activate()
-    importlib.import_module("vllm_ascend.ops")  # first: breaks a circular import inside vllm-ascend
     import triton.language as tl
     import vllm.v1.worker.gpu.sample.gumbel as gumbel
     from triton.runtime.interpreter import TensorHandle

@@ -42,6 +42,18 @@ def matrix(tensor: Any, row_stride: int) -> Array:
     return array
 
 
+def first_column(tensor: Any, row_stride: int) -> Array:
+    """The elements at multiples of `row_stride`: a tensor [rows] with that stride, or the first column of [rows,
+    columns].
+    """
+    array: Array = tensor.numpy()
+    if array.ndim == 2 and array.shape[1]:
+        array = array[:, 0]
+    if array.ndim != 1 or (array.size > 1 and array.strides[0] != row_stride * array.itemsize):
+        raise NotCovered(f"a tensor of shape {tuple(tensor.shape)} does not have row stride {row_stride}")
+    return array
+
+
 def float_matrix(tensor: Any, row_stride: int) -> Array:
     """A tensor [rows, columns] of any floating type as float32: the same memory where it is float32, a copy otherwise
     (bfloat16).
@@ -71,7 +83,8 @@ def block_table(address: int, rows: int, row_stride: int) -> Array:
     if rows <= 0 or row_stride <= 0:
         return np.empty((max(rows, 0), max(row_stride, 0)), np.int32)
     size = rows * row_stride
-    return np.frombuffer((ctypes.c_int32 * size).from_address(address), np.int32).reshape(rows, row_stride)
+    memory = memoryview((ctypes.c_int32 * size).from_address(address))
+    return np.frombuffer(memory, np.int32).reshape(rows, row_stride)
 
 
 def ragged_arange(starts: Array, lengths: Array) -> Array:

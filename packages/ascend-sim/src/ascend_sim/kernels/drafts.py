@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ascend_sim.kernels.arrays import NotCovered, contiguous_query, matrix, ragged_arange, request_rows, vector
+from ascend_sim.kernels.arrays import (
+    NotCovered,
+    contiguous_query,
+    first_column,
+    matrix,
+    ragged_arange,
+    request_rows,
+    vector,
+)
 
 Grid = tuple[int, ...]
 
@@ -85,15 +93,16 @@ def draft_decode_inputs(
 ) -> None:
     """The draft's second pass: one token a request, positions and lengths advanced and clamped to the model's length.
 
-    The grid is (num_reqs + 1,).
+    draft_tokens is [num_reqs] or [num_reqs, n] int64; of the latter the first column counts. The grid is (num_reqs +
+    1,).
     """
     count = grid[0] - 1
-    drafts = matrix(draft_tokens_ptr, draft_tokens_stride)
+    drafts = first_column(draft_tokens_ptr, draft_tokens_stride)
     query_start_loc, seq_lens = vector(query_start_loc_ptr), vector(seq_lens_ptr)
     positions, input_ids = vector(positions_ptr), vector(input_ids_ptr)
     lengths = vector(target_seq_lens_ptr)[:count] - vector(num_rejected_ptr)[:count]
     query_start_loc[: max_num_reqs + 1] = np.minimum(np.arange(max_num_reqs + 1), count)
-    input_ids[:count] = drafts[:count, 0]
+    input_ids[:count] = drafts[:count]
     if sample_src_positions_ptr is not None:
         vector(sample_src_positions_ptr)[:count] += 1
     if ADVANCE_DRAFT_POSITIONS:
