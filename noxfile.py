@@ -91,7 +91,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def engine(session: nox.Session) -> None:
-    """Tests that need the engine, in a pair's environment: `-- --pair ID` or `-- --all-pairs`."""
+    """Tests that need the engine, in a pair's environment: `-- [--quick] [--pair ID|--all-pairs]`."""
     engines.run_tests(session)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 CHURN = Path(__file__).resolve().parents[1] / "benchmarks" / "_metadata_churn.py"
 SMALL = {"num_gpu_blocks_override": 11, "enable_prefix_caching": True}

@@ -3,7 +3,7 @@
 import pytest
 from test_metadata_engine import EVERY, ON, read, reference, run_engines
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 SOUND = [
     {"name": "lazy-batch", "scenario": "batch", "hook": EVERY},

@@ -68,6 +68,7 @@ def plain(folder):
     return {"VLLM_TARGET_DEVICE": "cpu", "VLLM_PLUGINS": "mrv2_metadata,kv_plan_guard,layerwise_sched,ascend_sim"}
 
 
+@pytest.mark.slow
 def test_installed_and_not_asked_for_changes_nothing_in_a_plain_worker(folder, plain):
     with_them = run(folder, "with", **plain)
     without = run(folder, "without", packages=overlay(folder), **plain)

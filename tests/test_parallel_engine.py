@@ -10,7 +10,7 @@ import pytest
 from ascend_sim import models
 from ascend_sim.smoke.results import Result, compare
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 TENSOR_PARALLEL = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
 REFUSALS = """

@@ -93,6 +93,7 @@ def test_a_full_disk_is_one_line(tmp_path):
         subprocess.run(["umount", str(mounted)], check=True)
 
 
+@pytest.mark.slow
 def test_killing_the_served_engine_mid_run_is_the_error_shown(tmp_path, monkeypatch):
     """The server is killed with requests in flight; nothing of it is left behind."""
     servers: list[Child] = []
@@ -122,6 +123,7 @@ def test_killing_the_served_engine_mid_run_is_the_error_shown(tmp_path, monkeypa
         os.killpg(servers[0].pid, 0)
 
 
+@pytest.mark.slow
 def test_ascend_sim_serve_is_a_real_server_with_counters(tmp_path):
     port = serve.free_port()
     command = [sys.executable, "-m", "ascend_sim.cli", "serve", "dense", "--counters-dir", str(tmp_path / "counters")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -56,8 +57,10 @@ def ensure(session: nox.Session, pair: str) -> str:
 
 
 def run_tests(session: nox.Session) -> None:
-    """Run the tests marked `engine` under each chosen pair."""
+    """Run the tests marked `engine` under each chosen pair; `--quick` leaves out those marked `slow`."""
     pairs, rest = split_pairs(session)
+    marker = "engine and not slow" if "--quick" in rest else "engine"
+    rest = [word for word in rest if word != "--quick"]
     for pair in pairs:
         command = [
             ensure(session, pair),
@@ -65,7 +68,7 @@ def run_tests(session: nox.Session) -> None:
             "pytest",
             *(rest or ["tests"]),
             "-m",
-            "engine",
+            marker,
             "--hypothesis-profile=ci",
         ]
         session.run(*command, env=ENGINE_ENV | {"KIT_PAIR": pair}, external=True)
@@ -104,22 +107,25 @@ def host_python() -> str:
 
 
 def npu_smoke(session: nox.Session) -> None:
-    """Run the smoke on a real NPU, in an environment that sees the host's packages and changes none of them."""
+    """Run the smoke on a real NPU, in an environment that sees the host's packages and changes none of them.
+
+    With `--simulated`, the same flow in a pair's environment on the CPU.
+    """
+    if "--simulated" in session.posargs:
+        pairs, rest = split_pairs(session)
+        command = [ensure(session, pairs[0]), "-m", "ascend_sim.smoke", "npu", *rest]
+        session.run(*command, env=ENGINE_ENV, external=True)
+        return
+    # First and by the standard library alone: a host without an NPU hears so before anything is built.
+    check = ROOT / "packages" / "ascend-sim" / "src" / "ascend_sim" / "smoke" / "npu_host.py"
+    session.run(sys.executable, "-I", str(check), external=True, log=False)
     env = ROOT / ".nox" / "npu-smoke"
     uv = envs.find_uv()
-    session.run(
-        uv,
-        "venv",
-        "--quiet",
-        "--clear",
-        "--seed",
-        "--system-site-packages",
-        "--python",
-        host_python(),
-        str(env),
-        external=True,
-    )
+    host = host_python()
+    make = [uv, "venv", "--quiet", "--clear", "--seed", "--system-site-packages", "--no-project", "--python", host]
+    session.run(*make, str(env), external=True)
     python = str(env / "bin" / "python")
+    show_host_packages(Path(host), Path(python))
     wheels = ROOT / ".nox" / "npu-smoke-wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     for package in NPU_PACKAGES:
@@ -128,6 +134,25 @@ def npu_smoke(session: nox.Session) -> None:
     ours = [str(path) for path in sorted(wheels.glob("*.whl"))]
     session.run(python, "-m", "pip", "install", "--quiet", *ours, external=True)
     session.run(python, "-m", "ascend_sim.smoke", "npu", *session.posargs, external=True)
+
+
+def show_host_packages(host: Path, python: Path) -> None:
+    """Let an environment made from `host` see its packages also where `host` is a virtual environment itself.
+
+    `--system-site-packages` then means the interpreter below it. `addsitedir` follows the .pth files of editable
+    installs, which a plain path would not.
+    """
+
+    def ask(executable: Path, code: str) -> list[str]:
+        done = subprocess.run([str(executable), "-c", code], capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    code = "import site, sys; print(*site.getsitepackages() if sys.prefix != sys.base_prefix else (), sep=chr(10))"
+    folders = [line for line in ask(host, code) if line]
+    if folders:
+        (own,) = ask(python, "import sysconfig; print(sysconfig.get_path('purelib'))")
+        lines = [f"import site; site.addsitedir({folder!r})\n" for folder in folders]
+        (Path(own) / "_host_packages.pth").write_text("".join(lines), encoding="utf-8")
 
 
 def bench_env(script: Path) -> str:
