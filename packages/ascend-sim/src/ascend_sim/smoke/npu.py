@@ -42,7 +42,7 @@ def run(plan: Plan, progress: cpu.Progress) -> Outcome:
     stages: dict[str, dict[str, Any]] = {}
     runnable = [scenario for scenario in plan.scenarios if not plan.left_out(scenario)]
     for mode in plan.modes:
-        units = {arm: {} for arm in plan.arms}
+        units: dict[str, dict[str, dict[str, Any]]] = {}
         for arm in plan.arms:
             if arm != OFF and _all_refused(units[OFF]):
                 units[arm] = units[OFF]
