@@ -2,6 +2,7 @@
 environment.
 """
 
+import importlib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -487,6 +488,8 @@ def parameters(_name: str) -> tuple[str, ...]:
 def fast_kernels() -> Iterator[None]:
     """The simulator active, all fast kernels in place, and the interpreter's log1p answered exactly."""
     ascend_sim.activate()
+    importlib.import_module("vllm.config")  # as an engine does it: vLLM first
+    importlib.import_module("vllm_ascend.ops")  # before the runner's modules: the two import each other
     import triton.language as tl
     import vllm.v1.worker.gpu.sample.gumbel as gumbel
     from triton.runtime.interpreter import TensorHandle
@@ -532,7 +535,8 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
         return True
     if left.numel() == 0:
         return bool(left.shape == right.shape)
-    return torch.equal(left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8))
+    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (left, right)]
+    return torch.equal(*bits)
 
 
 @pytest.mark.parametrize(("name", "build"), [(name, build) for name, builds in CASES.items() for build in builds])
