@@ -100,7 +100,7 @@ def _mutate(name: str | None) -> Any:
     if name is None:
         return lambda: None
     from mrv2_metadata import seq_lens
-    from mrv2_metadata.adapters import hooks, state
+    from mrv2_metadata.adapters import state
     from vllm.v1.worker.gpu.async_utils import AsyncOutput
 
     places: dict[str, tuple[Any, str, Any]] = {
@@ -110,7 +110,7 @@ def _mutate(name: str | None) -> Any:
         "no order behind the main stream": (state, "after_main", lambda stream, main: None),
         "no output wait": (AsyncOutput, "get_output", _unwaited(AsyncOutput)),
         "one row too few": (seq_lens, "correct", _all_but_one),
-        "host lengths one too long": (hooks.Metadata, "update_seq_lens", _one_too_long(hooks)),
+        "host lengths one too long": (state.RunnerState, "update_lengths", _one_too_long(state.RunnerState)),
     }
     holder, attribute, planted = places[name]
     kept = getattr(holder, attribute)
@@ -144,14 +144,13 @@ def _unwaited(output_class: Any) -> Any:
     return planted
 
 
-def _one_too_long(hooks: Any) -> Any:
-    original = hooks.Metadata.update_seq_lens
+def _one_too_long(state_class: Any) -> Any:
+    original = state_class.update_lengths
 
-    def planted(self: Any, call: Any, runner: Any, scheduler_output: Any, req_ids: Any) -> Any:
-        result = original(self, call, runner, scheduler_output, req_ids)
-        if self.stats.counts["steps"] == 20:
+    def planted(self: Any, runner: Any, scheduler_output: Any, req_ids: Any) -> None:
+        original(self, runner, scheduler_output, req_ids)
+        if self.step == 20:
             runner.input_buffers.seq_lens_np[0] += 1
-        return result
 
     return planted
 
@@ -171,8 +170,9 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
         os.environ["VLLM_MRV2_METADATA"] = json.dumps(spec["hook"])
         _fresh_stats()
     undo = _mutate(spec.get("mutation"))
-    llm = LLM(**arguments)
+    llm = None
     try:
+        llm = LLM(**arguments)
         prompts: list[Any] = [{"prompt_token_ids": ids} for ids in scenario.prompt_token_ids()]
         sampling = SamplingParams(max_tokens=scenario.new_tokens, temperature=0.0, ignore_eos=True, detokenize=False)
         if scenario.warm_first:
@@ -208,7 +208,8 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
     finally:
         undo()
         os.environ.pop("ASCEND_SIM_ORACLE", None)
-        drop(llm)
+        if llm is not None:
+            drop(llm)
         del llm
         gc.collect()
 
