@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from serving_evidence import protocol
@@ -17,6 +17,9 @@ from serving_evidence.errors import RunError
 from serving_evidence.packet import verify
 from serving_evidence.runner import Runner, processes
 from serving_evidence.runner.environment import before_start, code_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 SERVER = [sys.executable, "-I", "-S", str(HERE / "light_server.py"), "--port", "{port}"]
@@ -50,8 +53,19 @@ attempts = 2
 """
 
 
+MADE: list[Runner] = []
+
+
+@pytest.fixture(autouse=True)
+def _let_go() -> Iterator[None]:
+    yield
+    while MADE:
+        MADE.pop().state.close()
+
+
 def runner(folder: Path, text: str) -> Runner:
-    return Runner(folder, protocol.parse(text), text)
+    MADE.append(Runner(folder, protocol.parse(text), text))
+    return MADE[-1]
 
 
 def test_a_run_ends_in_a_packet_and_leaves_nobody(tmp_path: Path) -> None:

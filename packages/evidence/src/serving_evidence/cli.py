@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
@@ -54,7 +54,7 @@ def analyze(
                 dir_a,
                 dir_b,
                 metric=metric,
-                rule=rule,
+                rule=cast('Literal["better", "not-worse", "same"]', rule),
                 margin=margin,
                 settings=Settings(level=level, resamples=resamples),
                 every_metric=every_metric,
@@ -139,10 +139,9 @@ def run(
         from .packet import verify as verify_packet
         from .runner import Runner
 
-        runner = Runner(out, declared, protocol_file.read_text(encoding="utf-8"))
-        if deviation:
-            runner.state.add_deviation(deviation)
-        with _bar() as bar:
+        with Runner(out, declared, protocol_file.read_text(encoding="utf-8")) as runner, _bar() as bar:
+            if deviation:
+                runner.state.add_deviation(deviation)
             packet = runner.run(calibration=calibrated, on_progress=bar)
         verified = verify_packet(packet)
         if as_json:

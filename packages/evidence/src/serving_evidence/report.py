@@ -65,7 +65,7 @@ def forest(row: dict[str, Any]) -> str:
     span = (high - low) or 1.0
 
     def x(value: float) -> float:
-        return _LEFT + (value - low) / span * (_WIDTH - _LEFT - 110)
+        return float(_LEFT + (value - low) / span * (_WIDTH - _LEFT - 110))
 
     lines = []
     for i, effect in enumerate(row["effects"]):

@@ -49,6 +49,12 @@ class Runner:
         self.protocol = self.state.protocol
         self.slots = plan(self.protocol.design)
 
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.state.close()
+
     def run(
         self,
         *,

@@ -33,7 +33,17 @@ class State:
     def __init__(self, folder: Path, declared: Protocol, text: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        # Held open for as long as the run lasts; `close` lets go.
         self._lock = (folder / ".lock").open("w")
+        try:
+            self._claim(declared, text)
+        except BaseException:
+            self.close()
+            raise
+
+    def _claim(self, declared: Protocol, text: str) -> None:
+        """Take the folder for this runner, and the protocol that is locked in it."""
+        folder = self.folder
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
