@@ -34,7 +34,8 @@ def plan(tmp_path, **changes) -> Plan:
 
 def unit(arm: str, tokens=None, hooks=(), **changes) -> dict:
     found = Result("batch", arm, tokens or TOKENS, 40, 0, 0, 1.0, 5.0)
-    stages = {"workers": [{"rank": 0, "hooks": list(hooks), "graphs": 0, "runner": "NPUModelRunner"}]}
+    # The bootstrap's own two are there in every arm, and are no plugin's hook.
+    stages = {"hooks": ["vllm_pairs.ascend_config", "vllm_pairs.gate", *hooks], "workers": []}
     base = {"unit": "batch", "arm": arm, "mode": "eager", "status": "ran", "result": asdict(found), "stages": stages}
     return base | changes
 
@@ -268,16 +269,23 @@ def test_a_hook_that_is_not_in_place_is_declined_and_never_equal(tmp_path):
     assert "pair x was not verified" in row.reason
 
 
-def test_a_hook_in_the_arm_without_hooks_fails(tmp_path):
-    row = rows(tmp_path, unit("on", hooks=["a"]), off=unit(OFF, hooks=["mrv2_metadata.build"]))[OFF]
-    assert (row.status, "mrv2_metadata.build" in row.reason) == ("failed", True)
+def test_a_hook_in_an_arm_without_hooks_fails(tmp_path):
+    on, leaked = unit("on", hooks=["mrv2_metadata.build"]), ["mrv2_metadata.build"]
+    for arm in (OFF, CONTROL):
+        row = rows(tmp_path, on, **{arm: unit(arm, hooks=leaked)})[arm]
+        assert (row.status, "mrv2_metadata.build" in row.reason) == ("failed", True)
+
+
+def test_another_plugins_hook_does_not_stand_for_the_arms_own(tmp_path):
+    row = rows(tmp_path, unit("on", hooks=["kv_plan_guard.audit"]))[f"on-{HOOK}"]
+    assert row.status == "declined"
 
 
 def test_refusals_carry_their_reason_and_have_nothing_to_compare(tmp_path):
     refused = {"unit": "batch", "status": "refused", "reason": "ValueError: no such backend", "stages": {}}
     found = rows(tmp_path, refused, off=refused, control=refused)
     assert {(row.status, row.reason) for row in found.values()} == {("refused", "ValueError: no such backend")}
-    alone = rows(tmp_path, unit("on", hooks=["a"]), off=refused)
+    alone = rows(tmp_path, unit("on", hooks=["mrv2_metadata.build"]), off=refused)
     assert alone[f"on-{HOOK}"].status == "failed"
 
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from ascend_sim.smoke.scenarios import Scenario
 
+# What lets a plugin see its key: there with every plugin installed, and in no step of the engine.
+BOOTSTRAP = "vllm_pairs."
+
 
 def compare_mode(plan: Plan, mode: str, units: dict[str, dict[str, dict[str, Any]]]) -> list[Row]:
     """Rows of a mode: each scenario of each arm against the same scenario with the hooks off."""
@@ -30,15 +33,18 @@ def _row(plan: Plan, mode: str, scenario: Scenario, arm: str, off: dict[str, Any
     def row(status: str, why: str = "", comparison: Comparison | None = None) -> Row:
         return Row(mode, scenario.name, arm, status, why, result, comparison, hooks)
 
-    hooks = tuple(sorted({hook for worker in found["stages"].get("workers", ()) for hook in worker["hooks"]}))
+    hooks = tuple(name for name in found["stages"].get("hooks", ()) if not name.startswith(BOOTSTRAP))
     result = Result(**found["result"]) if found["status"] == "ran" else None
     if result is None:
         return row(found["status"], found["reason"])
     if why := _not_tested(scenario, result):
         return row("failed", why)
+    if hooks and not plan.arms[arm]:
+        return row("failed", f"off, and yet these hooks are in place: {', '.join(hooks)}")
     if arm == OFF:
-        return row("failed", f"off, and yet these hooks are in place: {', '.join(hooks)}") if hooks else row("ran")
-    if plan.arms[arm] and not hooks:
+        return row("ran")
+    own = arm.removeprefix("on-").replace("-", "_") + "."
+    if plan.arms[arm] and not any(name.startswith(own) for name in hooks):
         return row("declined", "the hook is not in place: " + _why_declined(plan, mode, arm))
     if off is None or off["status"] != "ran":
         return row("failed", "no result with the hooks off to compare with")

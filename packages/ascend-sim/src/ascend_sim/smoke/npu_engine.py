@@ -136,6 +136,8 @@ def read_stages(llm: Any, seconds: float) -> dict[str, Any]:
     """What the start of the engine did: model, KV cache, graphs, and each worker's state."""
     config = llm.llm_engine.vllm_config
     cache, compilation = config.cache_config, config.compilation_config
+    from vllm_pairs import installed_hooks
+
     workers = llm.collective_rpc(npu_worker.state)
     return {
         "start_s": round(seconds, 3),
@@ -145,6 +147,8 @@ def read_stages(llm: Any, seconds: float) -> dict[str, Any]:
         "graph_mode": getattr(compilation.cudagraph_mode, "name", str(compilation.cudagraph_mode)),
         "graphs": min(worker["graphs"] for worker in workers),
         "workers": workers,
+        # A scheduler's hook is in the engine core, which is this process.
+        "hooks": sorted({hook.name for hook in installed_hooks()}.union(*(worker["hooks"] for worker in workers))),
     }
 
 
