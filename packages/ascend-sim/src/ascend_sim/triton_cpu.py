@@ -7,6 +7,8 @@ import sys
 import types
 from typing import Any
 
+import wrapt
+
 # Reported by the driver; vllm-ascend sizes its launch grids by them. One Ascend 910B die has 24 cube and 48 vector
 # cores.
 NUM_AICORE, NUM_VECTORCORE = 24, 48
@@ -45,6 +47,7 @@ def install(*, ascend: bool) -> None:
     from triton.backends import backends
 
     backends["cpu"] = _Backend
+    _answer_log1p()
     if ascend:
         _install_extensions()
 
@@ -86,10 +89,21 @@ def _refused(name: str) -> Any:
     return extension
 
 
-def answer_log1p() -> None:
-    """Give the interpreter the one libdevice function that sampling needs (non-greedy requests)."""
-    import triton.language as tl
-    import vllm.v1.worker.gpu.sample.gumbel as gumbel
+def _answer_log1p() -> None:
+    """Give the interpreter the one libdevice function that sampling needs, in each module that names it."""
+    for name in ("vllm.v1.worker.gpu.sample.gumbel", "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils"):
+        wrapt.register_post_import_hook(_put_log1p, name)
 
-    if hasattr(gumbel, "tldevice"):
-        gumbel.tldevice = types.SimpleNamespace(log1p=lambda x: tl.log(x + 1.0))
+
+def _put_log1p(module: Any) -> None:
+    if hasattr(module, "tldevice"):
+        module.tldevice = types.SimpleNamespace(log1p=_log1p)
+
+
+def _log1p(x: Any) -> Any:
+    """log(1 + x) of an interpreted value; `tl.log(x + 1)` would turn the smallest draws into infinite noise."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    return tl.core.tensor(TensorHandle(np.log1p(x.handle.data), x.handle.dtype), x.type)

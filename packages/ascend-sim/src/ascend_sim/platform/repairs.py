@@ -21,6 +21,13 @@ KEPT_KERNELS = {
         "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils",
         "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
     ),
+    # Its blocks are no power of two, which the interpreter asks for.
+    "compute_token_logprobs": ("vllm.v1.worker.gpu.sample.logprob",),
+    "compute_topk_logprobs": (
+        "vllm.v1.worker.gpu.sample.sampler",
+        "vllm.v1.worker.gpu.sample.prompt_logprob",
+        "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
+    ),
 }
 _done = False
 
@@ -33,14 +40,13 @@ def before_worker() -> None:
     _done = True
     import torch
 
-    from ascend_sim import runtime, triton_cpu
+    from ascend_sim import runtime
 
     runtime.install_late()
     _answer_private_use_registrations()
     importlib.import_module("vllm_ascend.ops")  # first: breaks a circular import between device_op and moe_mlp
     _allow_float32_cache(torch)
     _apply_worker_patches()
-    triton_cpu.answer_log1p()
     from ascend_sim import kernels
 
     kernels.install()

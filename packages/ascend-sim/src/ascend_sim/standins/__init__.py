@@ -4,6 +4,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 import types
@@ -113,7 +114,11 @@ def install() -> None:
 
 
 def install_late() -> None:
-    """Enter what must not be seen while vLLM and transformers are imported. Before vllm-ascend's worker patches."""
+    """Enter what transformers must not take for installed. Before vllm-ascend's patches."""
+    with contextlib.suppress(ImportError):
+        from transformers.utils import import_utils
+
+        import_utils.is_torchvision_available()  # answered once, and remembered: no
     _install_absent(OPTIONAL_LATE)
 
 
