@@ -1,4 +1,4 @@
-"""Sampling beyond greedy tokens: log-probabilities, temperature with a seed, penalties, as the plain engine has them."""
+"""Sampling beyond greedy: log-probabilities, temperature with a seed, penalties, as the plain engine has them."""
 
 import json
 import os
