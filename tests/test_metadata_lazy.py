@@ -38,5 +38,7 @@ def test_nothing_is_read_before_its_wait(results, spec):
 @pytest.mark.parametrize("spec", MUTATIONS, ids=lambda spec: spec["name"])
 def test_a_missing_wait_is_caught(results, spec):
     result = read(results, spec["name"])
-    caught = "error" in result or result["drift_rows"] > 0 or result["tokens"] != reference(results, spec["scenario"])
-    assert caught
+    if "error" in result:  # an engine that does not start catches nothing
+        assert "LazyCopyError" in result["trace"] or "DriftError" in result["trace"], result["trace"]
+    else:
+        assert result["drift_rows"] > 0 or result["tokens"] != reference(results, spec["scenario"])

@@ -76,8 +76,8 @@ def test_installed_and_not_asked_for_changes_nothing_in_a_plain_worker(folder, p
     changed = differences(without, with_them)
     assert [name for name in changed if not name.startswith(BOOTSTRAP)] == []
     # Proof that the comparison sees a wrapper at all: where a package is loaded, its one gate is found.
-    if "mrv2_metadata" in with_them["ours"]:
-        assert [name for name in changed if name.startswith(BOOTSTRAP)] == [BOOTSTRAP[0]]
+    assert "mrv2_metadata" in with_them["ours"]
+    assert [name for name in changed if name.startswith(BOOTSTRAP)] == [BOOTSTRAP[0]]
 
 
 def test_in_the_simulated_worker_only_a_key_puts_in_hooks(folder):
@@ -89,7 +89,7 @@ def test_in_the_simulated_worker_only_a_key_puts_in_hooks(folder):
     with_them = run(folder, "sim-with", **simulated)
     changed = differences(without, with_them)
     assert [name for name in changed if not name.startswith(BOOTSTRAP)] == []
-    if "mrv2_metadata" in with_them["ours"]:
-        asked = run(folder, "sim-on", config='{"mrv2_metadata": {"enabled": true}}', **simulated)
-        put_in = [name for name in differences(without, asked) if not name.startswith(BOOTSTRAP)]
-        assert any("NPUModelRunner" in name for name in put_in), put_in
+    assert "mrv2_metadata" in with_them["ours"]
+    asked = run(folder, "sim-on", config='{"mrv2_metadata": {"enabled": true}}', **simulated)
+    put_in = [name for name in differences(without, asked) if not name.startswith(BOOTSTRAP)]
+    assert any("NPUModelRunner" in name for name in put_in), put_in

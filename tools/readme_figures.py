@@ -37,7 +37,8 @@ WORDS = {
         "pair": "Pair {pair}, Python {python}, {cores} cores ({cpu}); {seconds} s in all; "
         "median engine step of 8 requests {ms} ms.",
         "counts": "D2H, host waits and H2D of `query_start_loc` are counted per ordinary decode step, "
-        "the output's own copy left out.",
+        "the output's own copy left out. `batch-upstream` is vllm-ascend as it is; every other row runs with the "
+        "plugins of this kit that register themselves (today mrv2-metadata) on.",
         "serve": "`vllm serve` + `vllm bench serve`: {done} requests completed, {failed} failed.",
     },
     "zh": {
@@ -46,7 +47,8 @@ WORDS = {
         "head": ("场景", "请求数", "抢占", "前缀命中", "与原生引擎相同的 token", "D2H", "主机等待", "H2D qsl"),
         "pair": "版本组合 {pair}，Python {python}，{cores} 核（{cpu}）；总计 {seconds} 秒；"
         "8 个请求的引擎步中位数 {ms} 毫秒。",
-        "counts": "D2H、主机等待与 `query_start_loc` 的 H2D 均按每个普通 decode 步计，输出自身的拷贝不计入。",
+        "counts": "D2H、主机等待与 `query_start_loc` 的 H2D 均按每个普通 decode 步计，输出自身的拷贝不计入。"
+        "`batch-upstream` 为未修改的 vllm-ascend；其余各行均启用本套件已注册的插件（目前为 mrv2-metadata）。",
         "serve": "`vllm serve` + `vllm bench serve`：完成 {done} 个请求，失败 {failed} 个。",
     },
 }

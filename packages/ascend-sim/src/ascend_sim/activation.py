@@ -43,7 +43,11 @@ def activate(mode: str | None = None) -> str:
     _check_not_late()
     _mode = resolved
     os.environ["ASCEND_SIM"] = "1" if resolved == "ascend" else "plain"
-    _install(resolved)
+    try:
+        _install(resolved)
+    except BaseException:
+        _mode = None  # half installed is not active: a second call must not say so
+        raise
     return resolved
 
 

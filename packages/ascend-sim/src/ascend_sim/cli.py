@@ -141,7 +141,10 @@ def _defaults(given: list[str], folder: Path) -> list[str]:
         "--block-size": "128",
         "--kv-cache-memory-bytes": str(64 << 20),
         "--max-model-len": "512",
-        "--served-model-name": folder.name.split("-")[0],
+        # The tiny models' folders carry seed and digest behind the name.
+        "--served-model-name": folder.name.split("-")[0]
+        if (folder / "ascend_sim.json").exists()
+        else folder.resolve().name,
     }
     names = {argument.split("=")[0].replace("_", "-") for argument in given}
     arguments = [] if {"--enforce-eager", "--no-enforce-eager"} & names else ["--enforce-eager"]

@@ -13,7 +13,7 @@ KEY: Final = "mrv2_metadata"
 ENV: Final = "VLLM_MRV2_METADATA"
 Verify = Literal["off", "sample", "every"]
 VERIFY: Final[tuple[Verify, ...]] = ("off", "sample", "every")
-# A proposer stands here once its correction-free mode has a proof beside it (README, "Speculation, synchronous").
+# A proposer stands here once its correction-free mode has a proof beside it (README, "What is known, and what is not").
 PROVEN_PROPOSERS: Final = ("eagle",)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -79,7 +80,10 @@ def check_pair(wanted: str | None) -> str:
 def cpu_command(
     pair: Annotated[str | None, typer.Option(help="Pair that must be installed here.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only batch, preemption and prefix cache, and no served round.")
+        bool,
+        typer.Option(
+            "--quick", help="Only batch (without and with plugins), preemption and prefix cache, and no served round."
+        ),
     ] = False,
     scenario: Annotated[list[str] | None, typer.Option(help="Only this scenario; may be repeated.")] = None,
     model: Annotated[Path | None, typer.Option(help="A small model directory of your own.")] = None,
@@ -100,6 +104,8 @@ def cpu_command(
     prepare_out(out)
     models, chosen = find_models(model, chosen)
     with_serve = not (quick or no_serve or scenario)
+    # Ended from outside, the engine processes must go too: they are in sessions of their own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     outcome = _run_with_progress(chosen, models, out, with_serve, quiet=as_json)
     made = summary.summary(outcome, installed)
     try:
@@ -164,8 +170,11 @@ def merge_command(
     except (OSError, ValueError) as error:
         refuse(str(error))
     prepare_out(out)
-    summary.write(made, out)
-    report.write(made, out)
+    try:
+        summary.write(made, out)
+        report.write(made, out)
+    except OSError as error:
+        refuse(f"results could not be written: {error}")
     _show(made, out, as_json=False)
     raise typer.Exit(0 if made["passed"] else 1)
 

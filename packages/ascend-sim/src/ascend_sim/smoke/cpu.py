@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ascend_sim.smoke.scenarios import Scenario
 
-# The longest any engine process took here was a tenth of this; a hang must end, and say so.
+# The longest engine process of the recorded runs took a quarter of this; a hang must end, and say so.
 ENGINE_TIMEOUT_S = 600.0
 # Plugins of this kit that take part where their distribution is installed and registers itself: config key and value.
 PLUGINS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -120,8 +120,9 @@ def run(
         progress("start", "serve")
         try:
             served = serve.run_round(models["target"], raw, additional_config=config or None)
-        except ChildFailedError as error:
-            serve_error = str(error)
+        except (ChildFailedError, OSError, ValueError, KeyError) as error:
+            # A result file that is missing or cut short must not cost the scenarios' results.
+            serve_error = f"{type(error).__name__}: {error}" if not isinstance(error, ChildFailedError) else str(error)
         progress("done", "serve")
     return Outcome(rows, served, serve_error, time.monotonic() - started, config)
 
@@ -139,26 +140,49 @@ def _run_engines(
         waves[0].append(("ascend", "ascend", single))
     waves += [[(f"ascend-{name}", "ascend", [name])] for name in several]
     errors: dict[str, str] = {}
-    for wave in waves:
-        threads = []
-        for name, mode, names in wave:
-            job = {
-                "mode": mode,
-                "scenarios": names,
-                "folder": str(raw),
-                "models": {key: str(path) for key, path in models.items()},
-                "additional_config": config,
-            }
-            write_json(raw / f"job-{name}.json", job)
-            threads.append(threading.Thread(target=_run_engine, args=(name, mode, raw, progress, errors)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    children: list[Child] = []
+    try:
+        for wave in waves:
+            _run_wave(wave, models, raw, config, progress, errors, children)
+    except BaseException:
+        # Engines run in sessions of their own: an interrupt of this process alone would leave them behind.
+        for child in children:
+            child.stop()
+        raise
     return errors
 
 
-def _run_engine(name: str, mode: str, raw: Path, progress: Progress, errors: dict[str, str]) -> None:
+def _run_wave(
+    wave: list[tuple[str, str, list[str]]],
+    models: dict[str, Path],
+    raw: Path,
+    config: dict[str, Any],
+    progress: Progress,
+    errors: dict[str, str],
+    children: list[Child],
+) -> None:
+    """Run the engine processes of one wave at the same time, each watched by a thread of its own."""
+    threads = []
+    for name, mode, names in wave:
+        job = {
+            "mode": mode,
+            "scenarios": names,
+            "folder": str(raw),
+            "models": {key: str(path) for key, path in models.items()},
+            "additional_config": config,
+        }
+        write_json(raw / f"job-{name}.json", job)
+        arguments = (name, mode, raw, progress, errors, children)
+        threads.append(threading.Thread(target=_run_engine, args=arguments, daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _run_engine(
+    name: str, mode: str, raw: Path, progress: Progress, errors: dict[str, str], children: list[Child]
+) -> None:
     def on_line(line: str) -> None:
         if line.startswith("@smoke "):
             _, event, scenario = line.split()
@@ -171,6 +195,7 @@ def _run_engine(name: str, mode: str, raw: Path, progress: Progress, errors: dic
         with Child(
             f"engine {name}", command, log=raw / f"engine-{name}.log", environment=environment, on_line=on_line
         ) as child:
+            children.append(child)
             child.check(ENGINE_TIMEOUT_S)
     except ChildFailedError as error:
         errors[name] = str(error)

@@ -51,7 +51,7 @@ def figures(outcome: Outcome) -> dict[str, float]:
 
 
 def summary(plan: Plan, outcome: Outcome, pair: dict[str, Any], npu_host: dict[str, Any]) -> dict[str, Any]:
-    """The run in DESIGN.md's form of figures; a simulated one has another name and says so in `device`."""
+    """The run as one object; a simulated one has another name and says so in `device`."""
     return {
         "name": "npu-smoke-simulated" if plan.simulated else "npu-smoke",
         "version": 1,

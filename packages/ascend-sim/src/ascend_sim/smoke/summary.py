@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ascend_sim.smoke.cpu import Outcome, Row
 
 SEED = 0
-# How a figure of several pairs becomes one: the worst pair's. Sums for counts of work, minimum where more is better.
+# How a figure of several pairs becomes one: the worst pair's, so the minimum where more is better.
 _MERGE = {
     "scenarios": min,
     "tokens_equal": min,
@@ -48,7 +48,7 @@ def host() -> dict[str, Any]:
 
 
 def summary(outcome: Outcome, pair: str) -> dict[str, Any]:
-    """The run in DESIGN.md's form of figures."""
+    """The run as one object: name, pair, host, flat figures, rows, passed."""
     results = {row.scenario.name: row.result for row in outcome.rows if row.result}
     with_plugins = results.get("batch")
     upstream = results.get("batch-upstream", with_plugins)
