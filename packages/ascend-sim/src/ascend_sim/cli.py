@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ascend_sim import SimulatorError, __version__, doctor, models
+from ascend_sim.smoke.serve import SERVE_DEFAULTS, vllm_command
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
@@ -113,8 +114,6 @@ def serve_command(
     ] = None,
 ) -> None:
     """Start a real ``vllm serve`` under the simulator; further arguments go to ``vllm serve`` as they are."""
-    from ascend_sim.smoke.serve import vllm_command
-
     folder = _model(str(own) if own else model, "simulator")
     environment = {**os.environ, "ASCEND_SIM": "1"}
     environment.setdefault("HF_HUB_OFFLINE", "1")
@@ -133,24 +132,16 @@ def serve_command(
 
 
 def _defaults(given: list[str], folder: Path) -> list[str]:
-    """Arguments that the simulator needs unless the user gave them: eager execution, Ascend's block size, little
-    memory.
-    """
-    wanted = {
-        "--dtype": "float32",
-        "--block-size": "128",
-        "--kv-cache-memory-bytes": str(64 << 20),
-        "--max-model-len": "512",
-        # The tiny models' folders carry seed and digest behind the name.
-        "--served-model-name": folder.name.split("-")[0]
-        if (folder / "ascend_sim.json").exists()
-        else folder.resolve().name,
-    }
+    """Arguments that the simulator needs, unless the user gave them."""
+    # The tiny models' folders carry seed and digest behind the name.
+    tiny = (folder / "ascend_sim.json").exists()
+    name = folder.name.split("-")[0] if tiny else folder.resolve().name
+    wanted = {**SERVE_DEFAULTS, "--served-model-name": name}
     names = {argument.split("=")[0].replace("_", "-") for argument in given}
     arguments = [] if {"--enforce-eager", "--no-enforce-eager"} & names else ["--enforce-eager"]
-    for name, value in wanted.items():
-        if name not in names:
-            arguments += [name, value]
+    for option, value in wanted.items():
+        if option not in names:
+            arguments += [option, value]
     return arguments
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ascend_sim.activation import activate
+from ascend_sim.smoke.scenarios import BASE_ENGINE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+# The smoke's engine, with what a person expects besides: text, and vLLM's own choice of caching and scheduling.
 ENGINE: dict[str, Any] = {
-    "max_model_len": 512,
-    "dtype": "float32",
-    "enforce_eager": True,
-    "block_size": 128,
-    "kv_cache_memory_bytes": 64 << 20,
-    "max_num_seqs": 8,
-    "seed": 0,
+    name: value
+    for name, value in BASE_ENGINE.items()
+    if name not in ("skip_tokenizer_init", "enable_prefix_caching", "async_scheduling", "disable_log_stats")
 }
 
 

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 READY_TIMEOUT_S = 240.0
 BENCH_TIMEOUT_S = 240.0
+# What a served engine in the simulator needs: comparable numbers, Ascend's block size, little memory.
+SERVE_DEFAULTS = {
+    "--dtype": "float32",
+    "--block-size": "128",
+    "--kv-cache-memory-bytes": str(64 << 20),
+    "--max-model-len": "512",
+}
 
 
 @dataclass(frozen=True)
@@ -84,27 +91,9 @@ def wait_ready(server: Child, port: int, timeout_s: float = READY_TIMEOUT_S) -> 
 
 def serve_arguments(model: Path, port: int, additional_config: dict[str, Any] | None = None) -> list[str]:
     """Arguments of ``vllm serve`` for a tiny model."""
-    arguments = [
-        "serve",
-        str(model),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--dtype",
-        "float32",
-        "--enforce-eager",
-    ]
-    arguments += [
-        "--block-size",
-        "128",
-        "--kv-cache-memory-bytes",
-        str(64 << 20),
-        "--max-model-len",
-        "512",
-        "--max-num-seqs",
-        "8",
-    ]
+    arguments = ["serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
+    arguments += [word for option in SERVE_DEFAULTS.items() for word in option]
+    arguments += ["--max-num-seqs", "8"]
     arguments += ["--served-model-name", "tiny"]
     if additional_config:
         arguments += ["--additional-config", json.dumps(additional_config)]
