@@ -83,6 +83,15 @@ def test_prompts_come_from_the_seed_alone():
         assert len({tuple(prompt) for prompt in prompts}) == scenario.prompts
 
 
+def test_the_reference_answers_each_question_once():
+    asked = {scenario.name: scenario.reference_question() for scenario in SCENARIOS}
+    same = {name for name, question in asked.items() if question == asked["batch"]}
+    assert same == {"batch-upstream", "batch", "spec-sync", "spec-async", "pipeline-parallel"}
+    assert len(set(asked.values())) == 4
+    assert replace(SCENARIO, new_tokens=4).reference_question() != SCENARIO.reference_question()
+    assert replace(SCENARIO, engine={"block_size": 16}).reference_question() != SCENARIO.reference_question()
+
+
 def test_unknown_scenario_is_named():
     with pytest.raises(ValueError, match=r"unknown scenario 'nope': known are batch, "):
         by_name(["batch", "nope"])

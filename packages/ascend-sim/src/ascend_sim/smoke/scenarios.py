@@ -23,6 +23,13 @@ BASE_ENGINE: dict[str, Any] = {
 }
 # Token ids that prompts are drawn from: past the special tokens, inside the tiny models' vocabulary of 512.
 FIRST_TOKEN, LAST_TOKEN = 10, 500
+# What the reference leaves out: none of it may change a token.
+NOT_OF_THE_REFERENCE = (
+    "pipeline_parallel_size",
+    "tensor_parallel_size",
+    "distributed_executor_backend",
+    "async_scheduling",
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,11 @@ class Scenario:
         shared = [draw.randrange(FIRST_TOKEN, LAST_TOKEN) for _ in range(self.shared_tokens)]
         own = self.prompt_tokens - self.shared_tokens
         return [shared + [draw.randrange(FIRST_TOKEN, LAST_TOKEN) for _ in range(own)] for _ in range(self.prompts)]
+
+    def reference_question(self) -> str:
+        """What this scenario asks of the reference, as text: equal where the reference tokens are the same."""
+        engine = {name: value for name, value in self.engine.items() if name not in NOT_OF_THE_REFERENCE}
+        return repr((self.prompt_token_ids(), self.new_tokens, self.warm_first, sorted(engine.items())))
 
     @property
     def tokens_expected(self) -> int:
