@@ -131,13 +131,14 @@ def test_verification_adds_one_copy_and_no_wait(results):
 @pytest.mark.parametrize("kind", ["spec-sync", "spec-async"])
 def test_speculation_costs_what_upstream_pays(results, kind):
     off, on = read(results, f"{kind}-off")["totals"], read(results, f"{kind}-on")
-    verified = on["hook"]["counts"]["verified_steps"]
     counts = on["hook"]["counts"]
+    # With verification each step carries one snapshot; under async scheduling the last one is compared by nobody.
+    snapshots = counts["steps"] if counts["verified_steps"] else 0
     assert counts["device_steps"] == counts["steps"]
     # One copy and one wait a step, as upstream; but for steps of new requests alone, which need neither.
     assert counts["steps"] - 4 <= counts["length_waits"] <= counts["steps"]
     assert on["totals"]["event_wait"] <= off["event_wait"]
-    assert on["totals"]["d2h"] - verified <= off["d2h"]
+    assert on["totals"]["d2h"] - snapshots <= off["d2h"]
     assert counts["length_copy_bytes"] <= 4 * 8 * counts["length_copies"], "only rows of live requests"
 
 
