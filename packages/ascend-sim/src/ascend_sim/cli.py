@@ -6,25 +6,19 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ascend_sim import SimulatorError, __version__, doctor, models
+from ascend_sim.refusal import refuse
 from ascend_sim.smoke.serve import SERVE_DEFAULTS, vllm_command
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
-errors = Console(stderr=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-
-
-def refuse(message: str) -> NoReturn:
-    """One clear line on stderr, exit status 2."""
-    errors.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(2)
 
 
 @app.callback(invoke_without_command=True)

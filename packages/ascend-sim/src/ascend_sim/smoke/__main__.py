@@ -8,26 +8,20 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ascend_sim.refusal import errors, refuse
 from ascend_sim.smoke import cpu, npu_command, report, summary
 from ascend_sim.smoke.scenarios import QUICK, SCENARIOS, Scenario, by_name
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 # A table in a log file needs its columns as much as one in a terminal.
 console = Console() if sys.stdout.isatty() else Console(width=132)
-errors = Console(stderr=True)
 NEEDED_BYTES = 64 << 20
-
-
-def refuse(message: str) -> NoReturn:
-    """One clear line on stderr, exit status 2."""
-    errors.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(2)
 
 
 def prepare_out(out: Path) -> None:

@@ -6,24 +6,19 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ascend_sim.refusal import refuse
 from ascend_sim.smoke import npu, npu_host, npu_report
 from ascend_sim.smoke.npu_plan import MODES, Outcome, Plan
 from ascend_sim.smoke.scenarios import SCENARIOS, by_name
 
 console = Console() if sys.stdout.isatty() else Console(width=140)
 OWN = frozenset({"raw", "traces", "summary.json", "environment.json", "manifest-sha256.txt", "job.json"})
-
-
-def refuse(message: str) -> NoReturn:
-    """One line on stderr, exit status 2."""
-    sys.stderr.write(f"error: {message}\n")
-    raise typer.Exit(2)
 
 
 def npu_command(
