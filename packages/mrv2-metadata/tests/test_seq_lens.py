@@ -26,7 +26,7 @@ def test_update_equals_a_loop(batch):
     by_id = {f"r{row}": int(count) for row, count in zip(rows, scheduled, strict=True)}
     assert seq_lens.scheduled_of(req_ids, by_id, len(rows)).tolist() == scheduled.tolist()
     out = np.full(len(computed) + 2, -7, np.int32)
-    view = seq_lens.update(computed, index, scheduled, out)
+    view = seq_lens.update(computed[index], scheduled, out)
     assert view.tolist() == [int(computed[row]) + int(count) for row, count in zip(rows, scheduled, strict=True)]
     assert np.shares_memory(view, out)
     assert (out[len(rows) :] == -7).all()

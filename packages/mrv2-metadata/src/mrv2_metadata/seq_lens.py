@@ -49,10 +49,13 @@ def scheduled_of(req_ids: Iterable[str], num_scheduled_tokens: Mapping[str, int]
     return np.fromiter(map(num_scheduled_tokens.__getitem__, req_ids), dtype=np.int32, count=num_reqs)
 
 
-def update(num_computed: Counts, index: Rows, num_scheduled: Counts, out: Counts) -> Counts:
-    """Write `num_computed[index] + num_scheduled` into `out[:num_reqs]` and return that view; no allocation is kept."""
-    view = out[: index.shape[0]]
-    np.add(num_computed[index], num_scheduled, out=view)
+def update(num_computed: Counts, num_scheduled: Counts, out: Counts) -> Counts:
+    """Write the batch's `num_computed + num_scheduled` into `out[:num_reqs]` and return that view; allocates nothing.
+
+    `num_computed` [num_reqs] is what the caller gathered from the request state, because it needs it for more.
+    """
+    view = out[: num_computed.shape[0]]
+    np.add(num_computed, num_scheduled, out=view)
     return view
 
 

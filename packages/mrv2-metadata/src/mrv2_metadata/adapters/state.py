@@ -126,8 +126,7 @@ class RunnerState:
         continuous = self._continuous(scheduler_output, states, index, computed)
         decision = self.decide_step(scheduler_output, continuous)
         batch = self.batch = Batch(req_ids, index, scheduled, decision)
-        lengths = runner.input_buffers.seq_lens_np[: index.shape[0]]
-        np.add(computed, scheduled, out=lengths)
+        lengths = seq_lens.update(computed, scheduled, runner.input_buffers.seq_lens_np)
         self.expected[index] = lengths
         if self.speculates:
             self.floor[index] = computed
@@ -193,8 +192,7 @@ class RunnerState:
         counts["length_waits"] += 1
         counts["corrected_rows"] += seq_lens.correct(self.mirror, self.staged, batch.cached_rows)
         computed = self.mirror[batch.index]
-        lengths = runner.input_buffers.seq_lens_np[: batch.index.shape[0]]
-        np.add(computed, batch.scheduled, out=lengths)
+        lengths = seq_lens.update(computed, batch.scheduled, runner.input_buffers.seq_lens_np)
         self.expected[batch.index] = lengths
         batch.exact = True
         if input_batch is not None and self.shared:
