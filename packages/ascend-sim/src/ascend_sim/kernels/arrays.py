@@ -101,3 +101,13 @@ def contiguous_query(query_start_loc: Any, count: int) -> tuple[Array, Array]:
     if lengths.size and lengths.min() < 0:
         raise NotCovered("query_start_loc decreases")
     return offsets, lengths
+
+
+def block_argmax(logits: Array, rows: Array, argmax: Array, maximum: Array, blocks: int, block_size: int) -> None:
+    """Index and value of the largest logit of each vocabulary block, stored at `rows`; ties go to the lower index."""
+    every = np.arange(len(rows))
+    for block in range(blocks):
+        part = logits[:, block * block_size : (block + 1) * block_size]
+        best = part.argmax(axis=1)
+        argmax[rows, block] = best + block * block_size
+        maximum[rows, block] = part[every, best]

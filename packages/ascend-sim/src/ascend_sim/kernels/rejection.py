@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ascend_sim.kernels.arrays import Array, NotCovered, float_matrix, matrix, request_rows, vector
+from ascend_sim.kernels.arrays import Array, NotCovered, block_argmax, float_matrix, matrix, request_rows, vector
 
 Grid = tuple[int, ...]
 
@@ -51,12 +51,7 @@ def local_logits_stats(
         matrix(target_local_argmax_ptr, target_local_argmax_stride),
         matrix(target_local_max_ptr, target_local_max_stride),
     )
-    every = np.arange(len(verified))
-    for block in range(blocks):
-        part = logits[:, block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE]
-        best = part.argmax(axis=1)
-        argmax[verified, block] = best + block * BLOCK_SIZE
-        maximum[verified, block] = part[every, best]
+    block_argmax(logits, verified, argmax, maximum, blocks, BLOCK_SIZE)
 
 
 def rejection(
@@ -144,12 +139,7 @@ def resample(
     _no_nan(logits)
     argmax = matrix(resampled_local_argmax_ptr, resampled_local_argmax_stride)
     maximum = matrix(resampled_local_max_ptr, resampled_local_max_stride)
-    every = np.arange(len(bonus))
-    for block in range(blocks):
-        part = logits[:, block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE]
-        best = part.argmax(axis=1)
-        argmax[bonus, block] = best + block * BLOCK_SIZE
-        maximum[bonus, block] = part[every, best]
+    block_argmax(logits, bonus, argmax, maximum, blocks, BLOCK_SIZE)
 
 
 def insert_resampled(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ascend_sim.kernels.arrays import Array, NotCovered, float_matrix, matrix, request_rows, vector
+from ascend_sim.kernels.arrays import Array, NotCovered, block_argmax, float_matrix, matrix, request_rows, vector
 
 Grid = tuple[int, ...]
 # Philox4x32-10 (Salmon et al., 2011): multipliers and key increments.
@@ -131,12 +131,7 @@ def gumbel_sample(
         logits = _with_noise(
             logits, rows, temps, noised, vector(seeds_ptr), vector(pos_ptr), APPLY_TEMPERATURE, IS_DRAFTING
         )
-    every = np.arange(count)
-    for block in range(blocks):
-        part = logits[:, block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE]
-        best = part.argmax(axis=1)
-        local_argmax[:count, block] = best + block * BLOCK_SIZE
-        local_max[:count, block] = part[every, best]
+    block_argmax(logits, np.arange(count), local_argmax, local_max, blocks, BLOCK_SIZE)
 
 
 def gumbel_sample_processed(
