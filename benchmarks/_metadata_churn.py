@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _metadata_engine import METRICS, Lengths, drop, hook_stats
+from _metadata_engine import METRICS, Lengths, drop, hook_stats, try_unverified
 
 POOL, LONGEST, NEW_TOKENS = 20, 280, 40
 ENGINE: dict[str, Any] = {
@@ -173,6 +173,7 @@ def main(arguments: list[str]) -> int:
         from mrv2_metadata.plugin import load
 
         load()
+        try_unverified()
         references = json.loads((folder / "plain-churn.json").read_text())
         for number, engine in enumerate(job["engines"]):
             try:

@@ -214,6 +214,17 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
         gc.collect()
 
 
+def try_unverified() -> None:
+    """Let the hook go in on a pair without a row in the pair table: how the run is made that earns the row.
+
+    Only with KIT_TRY_UNVERIFIED=1 in the environment; the hashes of what the hooks rely on are checked as ever.
+    """
+    if os.environ.get("KIT_TRY_UNVERIFIED") == "1":
+        from mrv2_metadata.adapters import install
+
+        install._unverified = lambda pair: None
+
+
 def drop(llm: Any) -> None:
     """Take an engine down; further ones of this process start in seconds."""
     llm.llm_engine.engine_core.shutdown()
@@ -288,6 +299,7 @@ def main(arguments: list[str]) -> int:
         from mrv2_metadata.plugin import load
 
         load()  # as the entry point does; a second call changes nothing
+        try_unverified()
     failed = False
     for spec in job["runs"] if mode == "ascend" else ():
         try:

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_metadata_engine import NOT_HERE
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, NOT_HERE]
 
 CHURN = Path(__file__).resolve().parents[1] / "benchmarks" / "_metadata_churn.py"
 SMALL = {"num_gpu_blocks_override": 11, "enable_prefix_caching": True}

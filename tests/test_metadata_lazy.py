@@ -1,9 +1,9 @@
 """With copies that land only at a wait: the wait of the hook is needed, and upstream loses none of its own."""
 
 import pytest
-from test_metadata_engine import EVERY, ON, read, reference, run_engines
+from test_metadata_engine import EVERY, NOT_HERE, ON, read, reference, run_engines
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, NOT_HERE]
 
 SOUND = [
     {"name": "lazy-batch", "scenario": "batch", "hook": EVERY},

@@ -77,9 +77,15 @@ def _verified_with() -> tuple[str, ...]:
     return tuple(pair.id for pair in load_pairs().pairs if pair.checks_of(PACKAGE))
 
 
+def _unverified(pair: Pair) -> str | None:
+    if pair.verified and pair.checks_of(PACKAGE):
+        return None
+    return f"pair {pair.id} was not verified with this package (`vllm-pairs list` shows which are)"
+
+
 def _why_not(pair: Pair) -> str | None:
-    if not pair.verified or not pair.checks_of(PACKAGE):
-        return f"pair {pair.id} was not verified with this package (`vllm-pairs list` shows which are)"
+    if (unverified := _unverified(pair)) is not None:
+        return unverified
     changed = changed_reliance()
     return f"what the hooks rely on has changed in {changed}" if changed is not None else None
 
