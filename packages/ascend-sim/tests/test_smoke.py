@@ -239,6 +239,14 @@ def test_child_failure_carries_status_and_last_lines(tmp_path):
     assert lines == ["about to fail"]
 
 
+def test_child_is_read_on_when_its_log_cannot_be_written(tmp_path):
+    (tmp_path / "log").symlink_to("/dev/full")  # every write to it is a full disk
+    code = "print('x' * 1_000_000); print('last'); raise SystemExit(4)"  # more than a pipe holds
+    with child(code, tmp_path) as talking, pytest.raises(ChildFailedError, match="No space left") as caught:
+        talking.check(30)
+    assert "last" in str(caught.value)
+
+
 def test_child_killed_is_named_by_signal(tmp_path):
     with child("import time; print('up', flush=True); time.sleep(60)", tmp_path) as running:
         os.kill(running.pid, signal.SIGKILL)

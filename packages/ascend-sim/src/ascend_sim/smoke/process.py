@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from io import RawIOBase
     from pathlib import Path
 
 
@@ -33,6 +34,7 @@ class Child:
         on_line: Callable[[str], None] | None = None,
     ) -> None:
         self.name, self.log = name, log
+        self.log_error: OSError | None = None
         self._tail: deque[str] = deque(maxlen=15)
         self._on_line = on_line
         # An own session, so that workers that the engine starts go down with it.
@@ -51,13 +53,30 @@ class Child:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as output, self.log.open("w") as log:
+        with self._process.stdout as output, contextlib.ExitStack() as opened:
+            log = self._open_log(opened)
             for line in output:
-                log.write(line)
-                log.flush()
                 self._tail.append(line.rstrip())
+                if log is not None:
+                    log = self._keep(log, line)
                 if self._on_line:
                     self._on_line(line.rstrip())
+
+    def _open_log(self, opened: contextlib.ExitStack) -> RawIOBase | None:
+        try:
+            return opened.enter_context(self.log.open("wb", buffering=0))
+        except OSError as error:
+            self.log_error = error
+            return None
+
+    def _keep(self, log: RawIOBase, line: str) -> RawIOBase | None:
+        # A full disk ends the log, not the reading: a child whose pipe nobody empties would stop for ever.
+        try:
+            log.write(line.encode())
+        except OSError as error:
+            self.log_error = error
+            return None
+        return log
 
     @property
     def running(self) -> bool:
@@ -83,7 +102,8 @@ class Child:
         """Wait, and raise `ChildFailedError` unless the exit status is 0."""
         status = self.wait(timeout_s)
         if status:
-            raise ChildFailedError(f"{self.name} {describe_exit(status)}; log: {self.log}\n{self.tail()}")
+            log = f"{self.log} (cut: {self.log_error})" if self.log_error else self.log
+            raise ChildFailedError(f"{self.name} {describe_exit(status)}; log: {log}\n{self.tail()}")
 
     def tail(self) -> str:
         """Last lines of its output."""
