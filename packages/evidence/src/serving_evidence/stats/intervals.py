@@ -1,7 +1,7 @@
 """Intervals for the mean paired difference; the verdict uses the wider of bootstrap-t and paired t.
 
 Percentile and BCa intervals are here to be shown beside it: at 5 pairs a nominal 95 % one covers about 0.84
-(benchmarks/coverage.py), so neither ever decides anything. Request-pooled intervals do not exist here at all.
+(benchmarks/evidence_coverage.py), so neither ever decides anything. Request-pooled intervals do not exist here at all.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 from _evidence_common import write_summary
 from serving_evidence import stats
 
-PAIRS = (3, 4, 5, 6, 8, 10, 12, 20)
+PAIRS = (3, 5, 6, 8, 10, 20)
 SHAPES = ("normal", "skewed", "bimodal")
 REQUESTS = (1, 16, 256)
 REQUEST_SPREAD = 0.3
