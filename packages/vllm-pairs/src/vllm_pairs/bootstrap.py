@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     OnWorker = Callable[[dict[str, Any], Any], object]
 
 logger = logging.getLogger(__name__)
+# vLLM shows what loggers below its own say: the one line by which a served engine's log tells that a plugin is on.
+served_logger = logging.getLogger(f"vllm.{__name__}")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Bootstrap:
     def _on_init_device(self, vllm_config: Any) -> None:
         for entry in tuple(self._entries.values()):
             if (config := entry.config(vllm_config)) is not None:
-                logger.info("%s: on in this worker (pid %d)", entry.key, os.getpid())
+                served_logger.info("%s: on in this worker (pid %d)", entry.key, os.getpid())
                 entry.on_worker(config, vllm_config)
 
 
