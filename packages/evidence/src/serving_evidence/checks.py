@@ -81,6 +81,9 @@ def _code(starts: Sequence[StartRecord]) -> list[str]:
         hashes = {start.code_hash for start in starts if start.arm == arm}
         if len(hashes) > 1:
             found.append(f"the code of arm {arm} changed between starts: {len(hashes)} different hashes")
+    models = {str(start.environment.get("model_sha256")) for start in starts}
+    if len(models) > 1:
+        found.append(f"the model changed between starts: {len(models)} different hashes")
     return found
 
 

@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Serving performance claims that carry their proof.",
 )
+STARTS_MISSING = 3  # exit status of `run --at-most` that stopped before the last start
 Json = Annotated[bool, typer.Option("--json", help="Print canonical JSON instead of a table.")]
 
 
@@ -121,6 +122,9 @@ def run(
     out: Annotated[Path, typer.Option(help="Run folder; give the same one again to resume.")],
     calibration: Annotated[Path | None, typer.Option(help="Packet of an A/A run on this box.")] = None,
     deviation: Annotated[str | None, typer.Option(help="Record a deviation; it stays listed for ever.")] = None,
+    at_most: Annotated[
+        int | None, typer.Option("--at-most", min=1, help="Attempt at most so many starts now; run again to go on.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")
     ] = False,
@@ -142,7 +146,11 @@ def run(
         with Runner(out, declared, protocol_file.read_text(encoding="utf-8")) as runner, _bar() as bar:
             if deviation:
                 runner.state.add_deviation(deviation)
-            packet = runner.run(calibration=calibrated, on_progress=bar)
+            packet = runner.run(calibration=calibrated, at_most=at_most, on_progress=bar)
+            done = sum(runner.state.done(slot) for slot in runner.slots)
+        if packet is None:
+            typer.echo(f"{done} of {len(runner.slots)} starts complete; give the same folder again to go on", err=True)
+            raise typer.Exit(STARTS_MISSING)
         verified = verify_packet(packet)
         if as_json:
             _print_json({"packet": str(packet), "verdict": verified.verdict})
@@ -191,7 +199,13 @@ def _dry_run(declared: Any, as_json: bool) -> None:
     environment.check_cpus("server_cpus", declared.host.server_cpus)
     environment.check_cpus("client_cpus", declared.host.client_cpus)
     order = "".join(slot.arm for slot in plan(declared.design))
-    places = {"host": "127.0.0.1", "port": "PORT", "base_url": "http://127.0.0.1:PORT", "result_dir": "START"}
+    places = {
+        "host": "127.0.0.1",
+        "port": "PORT",
+        "base_url": "http://127.0.0.1:PORT",
+        "result_dir": "START",
+        "model": declared.model or "",
+    }
     data = {
         "protocol": declared.hash,
         "order": order,

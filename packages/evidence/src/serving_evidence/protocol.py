@@ -24,7 +24,7 @@ ExclusionRule = Literal[
     "server-not-ready", "server-died", "client-failed", "result-unreadable", "runner-killed", "requests-failed"
 ]
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-PLACEHOLDERS = frozenset({"host", "port", "base_url", "result_dir", "result_file", "additional_config"})
+PLACEHOLDERS = frozenset({"host", "port", "base_url", "result_dir", "result_file", "additional_config", "model"})
 
 
 class _Model(BaseModel):
@@ -159,6 +159,7 @@ class Protocol(_Model):
         "runner-killed",
     )
     code_paths: tuple[Text, ...] = ()
+    model: Text | None = None
     mechanism: Mechanism | None = None
     independent: bool = False
     who_runs: str = ""
@@ -181,6 +182,8 @@ class Protocol(_Model):
             unknown -= PLACEHOLDERS
             if unknown:
                 raise ValueError(f"{where} uses {{{sorted(unknown)[0]}}}; placeholders are {sorted(PLACEHOLDERS)!r}")
+            if self.model is None and any("{model}" in word for word in command):
+                raise ValueError(f"{where} uses {{model}}, and the protocol names no `model` folder")
         return self
 
     def _commands(self) -> list[tuple[str, tuple[str, ...]]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__, canonical
@@ -16,7 +18,6 @@ from .records import PacketRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from ..protocol import Protocol
     from ..samples import Result
@@ -102,11 +103,34 @@ def _copy(source: Path, target: Path) -> None:
     for path in sorted(source.iterdir()):
         if path.is_symlink() or not path.is_file():
             continue
-        if path.suffix == ".log" and path.stat().st_size > MAX_LOG_BYTES:
-            # The end of a log says why a server died; the middle of a gigabyte says nothing.
-            with path.open("rb") as stream:
-                head = stream.read(MAX_LOG_BYTES // 4)
-                stream.seek(-3 * MAX_LOG_BYTES // 4, os.SEEK_END)
-                (target / path.name).write_bytes(head + b"\n[... log shortened ...]\n" + stream.read())
+        if path.suffix == ".log":
+            (target / path.name).write_bytes(without_paths(_log(path)))
         else:
             shutil.copyfile(path, target / path.name)
+
+
+def _log(path: Path) -> bytes:
+    if path.stat().st_size <= MAX_LOG_BYTES:
+        return path.read_bytes()
+    # The end of a log says why a server died; the middle of a gigabyte says nothing.
+    with path.open("rb") as stream:
+        head = stream.read(MAX_LOG_BYTES // 4)
+        stream.seek(-3 * MAX_LOG_BYTES // 4, os.SEEK_END)
+        return head + b"\n[... log shortened ...]\n" + stream.read()
+
+
+def without_paths(log: bytes) -> bytes:
+    """A log with the folders of this host replaced by what they are: a packet travels, its readers need none of them.
+
+    Logs are kept for people; no number is read from the copy in a packet.
+    """
+    places = {
+        Path.cwd(): "{cwd}",
+        Path(sys.prefix): "{prefix}",
+        Path(sys.base_prefix): "{python}",
+        Path.home(): "{home}",
+    }
+    for place, name in sorted(places.items(), key=lambda item: -len(str(item[0]))):
+        if len(place.parts) > 1:
+            log = log.replace(os.fsencode(place), name.encode())
+    return log

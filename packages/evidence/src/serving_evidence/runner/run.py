@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..adapters import read_run
@@ -20,7 +21,6 @@ from .state import State, read_counters
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from ..packet.records import CalibrationRecord
     from ..protocol import ArmSpec, Protocol, Scenario
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _TRACEBACK = b"Traceback (most recent call last)"
 _POLL_S = 0.05
+_FOLDERS = ("model", "result_dir")
 
 
 class StartFailedError(EvidenceError):
@@ -45,6 +46,8 @@ class Runner:
         environment.check_cpus("server_cpus", declared.host.server_cpus)
         environment.check_cpus("client_cpus", declared.host.client_cpus)
         environment.code_hash(declared.code_paths)
+        environment.model_hash(declared.model)
+        self.model = Path(declared.model).absolute() if declared.model else None
         self.state = State(folder.absolute(), declared, text)
         self.protocol = self.state.protocol
         self.slots = plan(self.protocol.design)
@@ -59,15 +62,23 @@ class Runner:
         self,
         *,
         calibration: CalibrationRecord | None = None,
+        at_most: int | None = None,
         on_progress: Callable[[int, int, str], None] = lambda done, total, what: None,
-    ) -> Path:
-        """Measure what is missing and write the packet; returns its folder. Raises RunError when a slot gives up."""
+    ) -> Path | None:
+        """Measure what is missing and write the packet; returns its folder. Raises RunError when a slot gives up.
+
+        at_most: stop cleanly after so many attempts, done or not, and return None when starts are still missing.
+        """
         state = self.state
         processes.sweep(state.run_id)
         state.recover()
+        attempts = 0
         for slot in self.slots:
             done = sum(state.done(other) for other in self.slots)
             while not state.done(slot):
+                if at_most is not None and attempts >= at_most:
+                    return None
+                attempts += 1
                 if state.failures(slot) >= self.protocol.design.attempts:
                     last = [record for record, _ in state.excluded() if record.index == slot.index][-1]
                     raise RunError(
@@ -114,6 +125,7 @@ class Runner:
         command = substitute(spec.command, places)
         facts = environment.before_start(variables)
         code = environment.code_hash(self.protocol.code_paths)
+        facts["model_sha256"] = environment.model_hash(self.protocol.model)
         began = time.time()
         log = work / "server.log"
         server = processes.spawn(
@@ -160,7 +172,8 @@ class Runner:
             ended_at=time.time(),
             port=port,
             pid=server.pid,
-            server_command=tuple(command),
+            # Folders stay placeholders: a packet travels, and its readers need no path of this host.
+            server_command=tuple(substitute(spec.command, {k: v for k, v in places.items() if k not in _FOLDERS})),
             active=_active(spec, log),
             code_hash=code,
             counters=counters,
@@ -177,6 +190,8 @@ class Runner:
             "base_url": f"http://{address}:{port}",
             "result_dir": str(work),
             "additional_config": json.dumps(spec.additional_config or {}, sort_keys=True),
+            # Relative to the folder that server and client run in, so that results name no path of this host.
+            "model": os.path.relpath(self.model, work) if self.model else "",
         }
 
     def _scenario(self, scenario: Scenario, places: dict[str, str], server: subprocess.Popen[bytes], work: Path) -> str:
