@@ -17,12 +17,11 @@ import sys
 import textwrap
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-# A sibling of this script has the name of a library that numba looks for (coverage): look here no more.
-sys.path[:] = [folder for folder in sys.path if folder != str(Path(__file__).resolve().parent)]
+from _metadata_faults import plant, without_output
 
 
 @dataclass
@@ -32,6 +31,7 @@ class Lengths:
     steps: int = 0
     rows: int = 0
     drift_rows: int = 0
+    too_long_rows: int = 0
     first: str = ""
     builds: list[float] = field(default_factory=list)
 
@@ -57,6 +57,7 @@ class Lengths:
         self.steps += 1
         self.rows += n
         self.drift_rows += int(wrong.sum())
+        self.too_long_rows += int((host > device).sum())
         if wrong.any() and not self.first:
             self.first = f"step {self.steps}: host {host.tolist()} device {device.tolist()}"
 
@@ -95,81 +96,28 @@ class Loops:
         return local
 
 
-def _mutate(name: str | None) -> Any:
-    """Plant one fault in the hook; returns what takes it out again."""
-    if name is None:
-        return lambda: None
-    from mrv2_metadata import seq_lens
-    from mrv2_metadata.adapters import state
-    from vllm.v1.worker.gpu.async_utils import AsyncOutput
-
-    places: dict[str, tuple[Any, str, Any]] = {
-        "no length wait": (state.RunnerState, "await_copy", lambda self, runner: None),
-        "no write-back": (seq_lens, "correct", lambda computed, device, rows: 0),
-        "scheduler for every step": (state.RunnerState, "decide_step", lambda self, output, continuous: _scheduler()),
-        "no order behind the main stream": (state, "after_main", lambda stream, main: None),
-        "no output wait": (AsyncOutput, "get_output", _unwaited(AsyncOutput)),
-        "one row too few": (seq_lens, "correct", _all_but_one),
-        "host lengths one too long": (state.RunnerState, "update_lengths", _one_too_long(state.RunnerState)),
-    }
-    holder, attribute, planted = places[name]
-    kept = getattr(holder, attribute)
-    setattr(holder, attribute, planted)
-    return lambda: setattr(holder, attribute, kept)
-
-
-def _scheduler() -> Any:
-    from mrv2_metadata.authority import Decision, Source
-
-    return Decision(Source.SCHEDULER, (), None)
-
-
-def _all_but_one(computed: Any, device: Any, rows: Any) -> int:
-    computed[rows[:-1]] = device[rows[:-1]]
-    return len(rows) - 1
-
-
-def _unwaited(output_class: Any) -> Any:
-    """`get_output` with its event gone: what upstream would do without its wait."""
-    original = output_class.get_output
-
-    class Done:
-        def synchronize(self) -> None:
-            return None
-
-    def planted(self: Any) -> Any:
-        self.copy_event = Done()
-        return original(self)
-
-    return planted
-
-
-def _one_too_long(state_class: Any) -> Any:
-    original = state_class.update_lengths
-
-    def planted(self: Any, runner: Any, scheduler_output: Any, req_ids: Any) -> None:
-        original(self, runner, scheduler_output, req_ids)
-        if self.step == 20:
-            runner.input_buffers.seq_lens_np[0] += 1
-
-    return planted
-
-
 def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
     """One engine, one scenario; raises what the engine raises."""
     from ascend_sim.smoke import engine as smoke
     from ascend_sim.smoke.scenarios import by_name
     from vllm import LLM, SamplingParams
 
-    scenario = by_name([spec["scenario"]])[0]
+    scenario = replace(by_name([spec["scenario"]])[0], **spec.get("changes", {}))
     arguments = smoke.engine_arguments(scenario, mode, job)
     arguments.update(spec.get("engine", {}))
+    if spec.get("drafts") == "random":
+        os.environ.pop("ASCEND_SIM_ORACLE", None)  # the draft model's own, which are hardly ever right
     # By the environment and not by the key: one process holds engines with different configurations here.
-    os.environ.pop("VLLM_MRV2_METADATA", None)
+    for variable in ("VLLM_MRV2_METADATA", *OTHERS.values()):
+        os.environ.pop(variable, None)
     if spec.get("hook") is not None:
         os.environ["VLLM_MRV2_METADATA"] = json.dumps(spec["hook"])
         _fresh_stats()
-    undo = _mutate(spec.get("mutation"))
+    else:
+        _disable()
+    others = enable_others() if spec.get("others") else []
+    undo = plant(spec.get("mutation"))
+    undo_alone = without_output() if spec.get("alone") else lambda: None
     llm = None
     try:
         llm = LLM(**arguments)
@@ -194,7 +142,9 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
             result = {
                 "per_decode_step": counters.per_decode_step(),
                 "totals": counters.totals(),
-                "decode_sites": counters.to_json()["decode_sites"],
+                "own_orders": _own_orders(counters.to_json()["sites"]),
+                "alone": bool(spec.get("alone")),
+                "others": others,
                 "steps": lengths.steps,
                 "rows": lengths.rows,
                 "drift_rows": lengths.drift_rows,
@@ -207,11 +157,40 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
         return {**result, "metrics": metrics, "tokens": [list(output.outputs[0].token_ids) for output in outputs]}
     finally:
         undo()
+        undo_alone()
         os.environ.pop("ASCEND_SIM_ORACLE", None)
         if llm is not None:
             drop(llm)
         del llm
         gc.collect()
+
+
+def _disable() -> None:
+    from mrv2_metadata.adapters import install
+
+    install.disable()
+
+
+def _own_orders(sites: list[dict[str, Any]]) -> int:
+    """How often this package has ordered a stream behind another one."""
+    place = "adapters/order.py:after_main"
+    return sum(row["count"] for row in sites if row["kind"] == "stream_wait" and row["site"].endswith(place))
+
+
+# The kit's other plugins by entry point, each with the variable that its configuration can be given by.
+OTHERS = {"kv_plan_guard": "VLLM_KV_PLAN_GUARD", "layerwise_sched": "VLLM_LAYERWISE_SCHED"}
+OTHERS_CONFIG = {"kv_plan_guard": {"enabled": True}, "layerwise_sched": {"timeline": True}}
+
+
+def enable_others() -> list[str]:
+    """Switch on those of the kit's other plugins that are installed, and name them."""
+    from importlib.metadata import entry_points
+
+    found = sorted({point.name for point in entry_points(group="vllm.general_plugins")} & set(OTHERS))
+    for name in found:
+        os.environ[OTHERS[name]] = json.dumps(OTHERS_CONFIG[name])
+        next(iter(entry_points(group="vllm.general_plugins", name=name))).load()()
+    return found
 
 
 def try_unverified() -> None:

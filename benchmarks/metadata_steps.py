@@ -17,9 +17,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# A sibling of this script has the name of a library that numba looks for (coverage): look here no more.
-sys.path.pop(0)
-
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 3000
 EVERY = {"enabled": True, "verify": "every", "strict": True}

@@ -15,10 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 # 16 buckets per power of two: a quantile is at most 1/32 away from the true value.
 _SUB_BITS: Final = 4
 _SUB: Final = 1 << _SUB_BITS
 _NUM_BUCKETS: Final = 64 * _SUB
+_LONGEST_NS: Final = (1 << 53) - 1  # 104 days; longer ones count as that
+_FOLD_AT: Final = 256
 FORMAT: Final = 1
 
 COUNTS: Final = (
@@ -31,6 +35,8 @@ COUNTS: Final = (
     "corrected_rows",
     "uploads_avoided",
     "uploads_kept",
+    "snapshots_taken",
+    "snapshots_dropped",
     "verified_steps",
     "verified_rows",
     "drift_rows",
@@ -38,26 +44,43 @@ COUNTS: Final = (
 
 
 class Histogram:
-    """Durations in nanoseconds, in buckets whose width grows with the value; memory does not grow with the count."""
+    """Durations in nanoseconds, in buckets whose width grows with the value; memory does not grow with the count.
+
+    Values wait in a short list and are put into their buckets many at a time: in a step, `add` is an append.
+    """
 
     def __init__(self) -> None:
-        self._buckets = [0] * _NUM_BUCKETS
-        self.count = 0
-        self.total_ns = 0
+        self._buckets = np.zeros(_NUM_BUCKETS, np.int64)
+        self._waiting: list[int] = []
+        self._total_ns = 0
 
     def add(self, ns: int) -> None:
         """Count one duration of `ns` nanoseconds; negative ones (a clock that went back) count as 0."""
-        ns = max(ns, 0)
-        self._buckets[self._bucket(ns)] += 1
-        self.count += 1
-        self.total_ns += ns
+        waiting = self._waiting
+        waiting.append(ns)
+        if len(waiting) >= _FOLD_AT:
+            self._fold()
 
-    @staticmethod
-    def _bucket(ns: int) -> int:
-        if ns < _SUB:
-            return ns
-        shift = ns.bit_length() - 1 - _SUB_BITS
-        return min((shift + 1) * _SUB + ((ns >> shift) - _SUB), _NUM_BUCKETS - 1)
+    def _fold(self) -> None:
+        values = np.array([min(max(ns, 0), _LONGEST_NS) for ns in self._waiting], np.int64)
+        self._waiting.clear()
+        self._total_ns += int(values.sum())
+        # frexp's exponent is the bit length, exactly so below 2**53.
+        shift = np.maximum(np.frexp(values.astype(np.float64))[1] - 1 - _SUB_BITS, 0)
+        low = values >> shift
+        buckets = np.where(values < _SUB, values, (shift + 1) * _SUB + (low - _SUB))
+        self._buckets += np.bincount(buckets, minlength=_NUM_BUCKETS)
+
+    @property
+    def count(self) -> int:
+        """How many durations were added."""
+        return int(self._buckets.sum()) + len(self._waiting)
+
+    @property
+    def total_ns(self) -> int:
+        """Their sum, in nanoseconds."""
+        self._fold()
+        return self._total_ns
 
     @staticmethod
     def _middle(bucket: int) -> float:
@@ -71,15 +94,11 @@ class Histogram:
         """The `q` quantile (0..1) in nanoseconds, within 1/32; None without a value."""
         if not 0 <= q <= 1:
             raise ValueError(f"q must be within 0 and 1, got {q!r}")
+        self._fold()
         if not self.count:
             return None
-        rank = q * (self.count - 1)
-        seen = 0
-        for bucket, number in enumerate(self._buckets):
-            seen += number
-            if seen > rank:
-                return self._middle(bucket)
-        return self._middle(_NUM_BUCKETS - 1)
+        seen = np.cumsum(self._buckets)
+        return self._middle(int(np.searchsorted(seen, q * (self.count - 1), side="right")))
 
     def summary(self) -> dict[str, float | int | None]:
         """Count, and median and 99th percentile in microseconds."""
@@ -94,7 +113,7 @@ class Histogram:
 class Stats:
     """The counters and histograms of one worker."""
 
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
     reasons: Counter[str] = field(default_factory=Counter)
     update: Histogram = field(default_factory=Histogram)
     prepare: Histogram = field(default_factory=Histogram)

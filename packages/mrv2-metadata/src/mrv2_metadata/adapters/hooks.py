@@ -19,6 +19,8 @@ from mrv2_metadata.stats import Stats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vllm_pairs import Installed
+
 Call: TypeAlias = "Callable[..., Any]"
 logger = logging.getLogger(__name__)
 DENSE_BUILDER = "AscendAttentionMetadataBuilder"
@@ -32,6 +34,7 @@ class Metadata:
     def __init__(self) -> None:
         self.stats = Stats()
         self.current: RunnerState | None = None
+        self.installed: list[Installed] = []
         self._engines: list[tuple[weakref.ref[Any], Config]] = []
         self._reported = False
         atexit.register(self.report)
@@ -72,7 +75,7 @@ class Metadata:
 
     def update_seq_lens(self, call: Call, runner: Any, scheduler_output: Any, req_ids: Any) -> Any:
         """For `_update_seq_lens_cpu`."""
-        state = self.state_of(runner)
+        state = runner.__dict__.get(ATTRIBUTE) or self._make_state(runner)  # not `state_of`: every call shows here
         if state.declined is not None:
             return call(runner, scheduler_output, req_ids)
         return state.update_lengths(runner, scheduler_output, req_ids)

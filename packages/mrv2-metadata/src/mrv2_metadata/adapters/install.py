@@ -90,6 +90,14 @@ def _why_not(pair: Pair) -> str | None:
     return f"what the hooks rely on has changed in {changed}" if changed is not None else None
 
 
+def disable() -> None:
+    """Take the hooks of this process off again, whatever engines asked for them; their counters stay."""
+    if _metadata is not None:
+        for installed in _metadata.installed:
+            installed.remove()
+        _metadata.installed.clear()
+
+
 def enable(config: Config, vllm_config: Any) -> bool:
     """Put the hooks in for the engine of `vllm_config`; True when they are in.
 
@@ -107,7 +115,7 @@ def enable(config: Config, vllm_config: Any) -> bool:
     if why is None:
         shared = _metadata if _metadata is not None else Metadata()
         try:
-            install(hooks_of(shared, config.verify != "off", _verified_with()))
+            shared.installed.append(install(hooks_of(shared, config.verify != "off", _verified_with())))
         except HookRefused as refused:
             why = str(refused)
         else:

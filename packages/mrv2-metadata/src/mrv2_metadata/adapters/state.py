@@ -16,6 +16,7 @@ import numpy as np
 
 from mrv2_metadata import seq_lens
 from mrv2_metadata.adapters.facts import runner_facts, step_facts
+from mrv2_metadata.adapters.order import after_main
 from mrv2_metadata.authority import Action, Decision, Source, decide, decide_runner, explain
 
 if TYPE_CHECKING:
@@ -31,13 +32,16 @@ CHECKED_BUILDERS = frozenset({"vllm_ascend.attention.attention_v1.AscendAttentio
 
 @dataclass(slots=True)
 class Batch:
-    """The batch being prepared: rows and scheduled tokens [num_reqs] in batch order, and how its lengths stand."""
+    """The batch being prepared: rows and scheduled tokens [num_reqs] in batch order, and how its lengths stand.
+
+    One object a runner, filled again in each step: making one costs as much as the gather.
+    """
 
     req_ids: list[str]
     index: Any
     scheduled: Any
     decision: Decision
-    cached_rows: Any = None  # rows still to correct; None where the lengths are exact
+    cached_rows: Any = None  # rows still to correct, read only where the lengths are not exact
     exact: bool = True
 
 
@@ -62,19 +66,24 @@ class RunnerState:
         self.speculates = self.facts.speculative_method is not None
         self.copied = False
         self.batch_req_state: Any = None
-        self.batch: Batch | None = None
+        self.batch = Batch([], np.zeros(0, np.intp), np.zeros(0, np.int32), self.decision)
+        self.by_device = self.decision.source is Source.DEVICE
         self.step = 0
         self.started_ns = 0
         self.open_build: tuple[int, int] | None = None  # addresses of host and device query_start_loc
         self.device: Any = None
         self.verifier: Verifier | None = None
-        self._decisions: dict[tuple[bool, Any, bool], Decision] = {}
+        self._decisions: dict[tuple[bool | None, bool, bool, bool], Decision] = {}
 
     # -- decisions ----------------------------------------------------------------------------------------------------
     def decide_step(self, scheduler_output: Any, continuous: bool) -> Decision:
         """The decision for a step; remembered by what can differ between steps, since rules cost microseconds."""
-        drafts = scheduler_output.scheduled_spec_decode_tokens
-        key = (bool(drafts), scheduler_output.has_structured_output_requests, continuous)
+        drafts = getattr(scheduler_output, "scheduled_spec_decode_tokens", None)
+        structured = getattr(scheduler_output, "has_structured_output_requests", None)
+        if continuous and drafts == {} and structured is False:
+            return self.decision  # the step in which nothing special happens, decided once
+        # Any number of drafts is one case; what is no dict and no flag is the case of its own that nothing is known of.
+        key = (bool(drafts) if isinstance(drafts, dict) else None, structured is True, structured is False, continuous)
         found = self._decisions.get(key)
         if found is None:
             found = self._decisions[key] = decide(self.facts, step_facts(scheduler_output, continuous))
@@ -86,7 +95,7 @@ class RunnerState:
 
         A non-last pipeline rank applies rejections at the start of a later step, so its copy waits until then.
         """
-        if self.decision.source is Source.DEVICE and not self.owns_late_rank:
+        if self.by_device and not self.owns_late_rank:
             self.issue_copy(runner)
 
     def issue_copy(self, runner: Any) -> None:
@@ -116,16 +125,18 @@ class RunnerState:
         """Fill the host lengths of the batch [num_reqs], exact or as upper bounds with a correction pending."""
         started = perf_counter_ns()
         states = runner.req_states
-        batch_state = self.batch_req_state
-        if batch_state is not None:
-            index, scheduled = batch_state.idx_mapping_np, batch_state.num_scheduled_tokens
+        held = self.batch_req_state
+        if held is not None:
+            index, scheduled = held.idx_mapping_np, held.num_scheduled_tokens
         else:
             index = seq_lens.rows_of(req_ids, states.req_id_to_index, len(req_ids))
             scheduled = seq_lens.scheduled_of(req_ids, scheduler_output.num_scheduled_tokens, len(req_ids))
         computed = states.num_computed_tokens_np[index]
-        continuous = self._continuous(scheduler_output, states, index, computed)
+        continuous = self.by_device or self._continuous(scheduler_output, states, index, computed)
         decision = self.decide_step(scheduler_output, continuous)
-        batch = self.batch = Batch(req_ids, index, scheduled, decision)
+        batch = self.batch
+        batch.req_ids, batch.index, batch.scheduled = req_ids, index, scheduled
+        batch.decision, batch.exact = decision, True
         lengths = seq_lens.update(computed, scheduled, runner.input_buffers.seq_lens_np)
         self.expected[index] = lengths
         if self.speculates:
@@ -133,7 +144,7 @@ class RunnerState:
         counts = self.stats.counts
         counts["steps"] += 1
         self.step += 1
-        if decision.source is Source.SCHEDULER:
+        if decision.action is None:
             if not self.shared:
                 self.mirror[index] = computed
             counts["scheduler_steps"] += 1
@@ -144,12 +155,10 @@ class RunnerState:
         self.stats.update.add(perf_counter_ns() - started)
 
     def _continuous(self, scheduler_output: Any, states: Any, index: Any, computed: Any) -> bool:
-        """Whether every running request stands where its last step left it; not asked where the device decides anyway.
+        """Whether every running request stands where its last step left it.
 
         A new request, and one resumed after preemption, comes with its own count and has no past here.
         """
-        if self.decision.source is Source.DEVICE:
-            return True
         for request in scheduler_output.scheduled_new_reqs:
             row = states.req_id_to_index[request.req_id]
             self.expected[row] = states.num_computed_tokens_np[row]
@@ -166,15 +175,13 @@ class RunnerState:
         batch.exact = False
         if not self.copied:
             self.issue_copy(runner)
-        if self.decision.source is Source.SCHEDULER:
+        if not self.by_device:
             # Forced by this step alone: a rewound count may look like an untouched prompt to what reads it next.
             self.finish_correction(runner, None)
 
     def host_lengths(self, runner: Any) -> seq_lens.HostLengths:
         """The batch's host lengths as they stand, each with its promise."""
         batch = self.batch
-        if batch is None:
-            raise RuntimeError("no batch is being prepared")
         num_reqs = len(batch.index)
         exact = np.ones(num_reqs, np.bool_)
         if not batch.exact:
@@ -184,7 +191,7 @@ class RunnerState:
     def finish_correction(self, runner: Any, input_batch: Any) -> None:
         """Await the copy and write the device's counts over the running requests' lengths; nothing where exact."""
         batch = self.batch
-        if batch is None or batch.exact:
+        if batch.exact:
             return
         self.await_copy(runner)
         self.copied = False
@@ -199,11 +206,6 @@ class RunnerState:
             # Upstream corrects before it gathers these two; with a late wait they were gathered as upper bounds.
             input_batch.num_computed_tokens_np[:] = computed
             input_batch.seq_lens_cpu_upper_bound.numpy()[: len(computed)] = lengths
-
-
-def after_main(stream: Any, main: Any) -> None:
-    """Order the copy behind the work that changes the counts; on the device, without the host."""
-    stream.wait_stream(main)
 
 
 def _declined(runner: Any, decision: Decision) -> str | None:

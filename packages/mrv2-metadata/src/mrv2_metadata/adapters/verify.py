@@ -5,6 +5,9 @@ rides on the step's own output copy: the output's `num_sampled_tokens` is handed
 the clone's copy too, on the stream and before the event that the output waits for anyway. A rank whose output nobody
 reads is checked when a later step finds that event done; a rank without any output (non-last in a pipeline) issues the
 clone's copy on the length stream and does the same.
+
+A snapshot that is never compared is counted: `snapshots_taken` less `verified_steps` and `snapshots_dropped` are on
+their way.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mrv2_metadata import drift
+from mrv2_metadata.adapters.order import after_main
 from mrv2_metadata.errors import DriftError
 
 if TYPE_CHECKING:
     from mrv2_metadata.adapters.state import RunnerState
 
 logger = logging.getLogger(__name__)
-# An output that is never read must not hold its snapshot for ever.
+# An output that is never read must not hold its snapshot for ever; what is given up for it is counted.
 MAX_PENDING = 64
 EXIT_STATUS = 70  # EX_SOFTWARE: an internal error was found
 
@@ -71,9 +75,11 @@ class Verifier:
     def take(self, runner: Any, input_batch: Any) -> None:
         """Snapshot the step's lengths, where it is due, before the forward."""
         self.poll()
-        batch = self.state.batch
-        if batch is None or self.state.step % self.period:
+        if self.waiting is not None:  # the step it was taken in made no output
             self.waiting = None
+            self._drop("its step made no output")
+        batch = self.state.batch
+        if not batch.req_ids or self.state.step % self.period:
             return
         lengths = self.state.host_lengths(runner)
         snapshot = drift.Snapshot(
@@ -86,6 +92,7 @@ class Verifier:
             rank=self.rank,
         )
         pending = Pending(snapshot, input_batch.seq_lens[: len(snapshot.host)].clone())
+        self.state.stats.counts["snapshots_taken"] += 1
         if self.has_output:
             self.waiting = pending
         else:
@@ -97,7 +104,7 @@ class Verifier:
         stream, main = runner.num_computed_tokens_stream, torch.npu.current_stream()
         event = torch.npu.Event()
         with torch.npu.stream(stream):
-            stream.wait_stream(main)
+            after_main(stream, main)
             pending.landed = pending.device.to("cpu", non_blocking=True)
             event.record()
         pending.event = event
@@ -118,7 +125,23 @@ class Verifier:
     def _hold(self, pending: Pending) -> None:
         self.pending.append(pending)
         while len(self.pending) > MAX_PENDING:
-            self.pending.popleft()
+            oldest = self.pending.popleft()
+            if oldest.checked:
+                continue
+            if oldest.event.query():
+                self.check(oldest)  # nobody has read its output, and it has landed
+            else:
+                self._drop(f"more than {MAX_PENDING} outputs are neither read nor landed")
+
+    def _drop(self, why: str) -> None:
+        counts = self.state.stats.counts
+        counts["snapshots_dropped"] += 1
+        if counts["snapshots_dropped"] == 1:
+            logger.warning(
+                "mrv2-metadata: the lengths of step %d were not compared: %s. `snapshots_dropped` counts on.",
+                self.state.step,
+                why,
+            )
 
     def poll(self) -> None:
         """Compare what has landed by itself; a rank that is not read has no other way, and must take itself down."""
