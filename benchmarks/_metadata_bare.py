@@ -94,3 +94,45 @@ def upstream(method: str) -> Any:
     from vllm_ascend.worker.v2.model_runner import NPUModelRunner
 
     return inspect.unwrap(vars(NPUModelRunner)[method])
+
+
+def leave_to_upstream(feature: str) -> dict[str, Any]:
+    """A step's copy and length update through the hooked methods of a runner that the hook declines, and upstream's.
+
+    `feature`: "diffusion" or "tokens_per_step". The device has rejected tokens that the host still counts, so that a
+    correction in one of the two and not in the other shows in the lengths.
+    """
+    import torch
+    from ascend_sim import counters
+    from mrv2_metadata.adapters import install
+    from mrv2_metadata.config import Config
+
+    asked = Config(enabled=True)
+    if not install.enable(asked, ordinary := ordinary_config()):  # an ordinary engine of this process has the hooks
+        raise RuntimeError("the hooks did not go in")
+    changes: dict[str, Any] = {}
+    if feature == "diffusion":
+        changes["model_config"] = SimpleNamespace(runner_type="generate", is_diffusion=True, hf_config=None)
+    config = ordinary_config(**changes)
+    found: dict[str, Any] = {"enabled": install.enable(asked, config) if feature == "diffusion" else None}
+    shared = install.metadata()
+    assert shared is not None
+    shared.admit(config, asked)
+    for side in ("upstream", "hooked"):
+        runner, scheduler_output, req_ids, held = bare_runner(6, config, 4 if feature == "tokens_per_step" else 1)
+        runner.num_computed_tokens_stream = torch.npu.Stream()
+        runner.num_computed_tokens_event = torch.npu.Event()
+        runner.req_states.num_computed_tokens.gpu[runner.req_states.req_id_to_index[req_ids[2]]] = 17
+        if side == "hooked":
+            shared.state_of(runner).batch_req_state = held
+        copy = upstream("_copy_num_computed_tokens_to_cpu") if side == "upstream" else None
+        update = upstream("_update_seq_lens_cpu") if side == "upstream" else None
+        counters.reset()
+        (copy or type(runner)._copy_num_computed_tokens_to_cpu)(runner)
+        (update or type(runner)._update_seq_lens_cpu)(runner, scheduler_output, req_ids)
+        found[side] = {"lengths": runner.input_buffers.seq_lens_np[:6].tolist(), **counters.totals()}
+    found["declined"] = shared.state_of(runner).declined
+    found["counts"] = dict(shared.stats.counts)
+    del ordinary
+    install.disable()
+    return found

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from _metadata_bare import leave_to_upstream
 from _metadata_faults import plant, without_output
 
 
@@ -260,7 +261,7 @@ def _run_plain(job: dict[str, Any]) -> None:
     from ascend_sim.smoke import engine as smoke
     from ascend_sim.smoke.scenarios import by_name
 
-    for scenario in by_name(sorted({spec["scenario"] for spec in job["runs"]})):
+    for scenario in by_name(sorted({spec["scenario"] for spec in job["runs"] if "scenario" in spec})):
         smoke.run(scenario, "plain", job).write(Path(job["folder"]))
 
 
@@ -282,7 +283,7 @@ def main(arguments: list[str]) -> int:
     failed = False
     for spec in job["runs"] if mode == "ascend" else ():
         try:
-            result = run(spec, job, mode)
+            result = leave_to_upstream(spec["probe"]) if "probe" in spec else run(spec, job, mode)
         except Exception as error:
             failed = True
             result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}

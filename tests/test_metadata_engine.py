@@ -35,6 +35,7 @@ RUNS = [
     {"name": "chunked-prefill", "scenario": "chunked-prefill", "hook": EVERY},
     {"name": "preemption", "scenario": "preemption", "hook": EVERY},
     {"name": "prefix-cache", "scenario": "prefix-cache", "hook": EVERY},
+    {"name": "with-the-others", "scenario": "batch", "hook": EVERY, "others": True},
     {"name": "spec-sync-off", "scenario": "spec-sync", "hook": None},
     {"name": "spec-sync-on", "scenario": "spec-sync", "hook": ON},
     {"name": "spec-sync-trusted", "scenario": "spec-sync", "hook": {**TRUSTED, "verify": "every"}},
@@ -50,7 +51,8 @@ FAULTY = [
     for scenario, faults in FAULTS.items()
     for fault in faults
 ]
-REFERENCE = {"spec-async": "spec-async", "spec-sync": "spec-sync", "batch": "batch"}
+# What no engine here can run: the real methods, on a runner without an engine, after the engines of this process.
+PROBES = [{"name": f"probe-{feature}", "probe": feature} for feature in ("diffusion", "tokens_per_step")]
 
 
 def run_engines(
@@ -81,7 +83,7 @@ def read(folder: Path, name: str) -> dict:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("metadata")
-    run_engines(folder, RUNS + FAULTY)
+    run_engines(folder, RUNS + FAULTY + PROBES)
     return folder
 
 
@@ -170,3 +172,28 @@ def test_a_planted_fault_stops_the_engine_with_the_report(results, spec):
     result = read(results, spec["name"])
     assert "error" in result
     assert "host and device sequence lengths differ" in result["trace"]
+
+
+@pytest.mark.parametrize("spec", PROBES, ids=lambda spec: spec["name"])
+def test_what_is_declined_keeps_upstreams_copy_wait_and_lengths(results, spec):
+    result = read(results, spec["name"])
+    assert "error" not in result, result["trace"]
+    assert spec["probe"] in result["declined"]
+    assert result["enabled"] is (False if spec["probe"] == "diffusion" else None)
+    assert result["hooked"] == result["upstream"]
+    assert (result["hooked"]["d2h"], result["hooked"]["stream_wait"]) == (1, 1), "the copy was really called"
+    assert result["counts"]["steps"] == result["counts"]["length_copies"] == 0
+    if os.environ.get("KIT_PAIR") == "0.26.0":
+        assert result["hooked"]["event_wait"] == 1
+        assert result["hooked"]["lengths"][2] == 18, "upstream corrects every runner there"
+
+
+def test_together_with_the_plugins_that_are_installed(results):
+    from importlib.metadata import entry_points
+
+    installed = {point.name for point in entry_points(group="vllm.general_plugins")}
+    result = read(results, "with-the-others")  # its tokens and lengths are compared above
+    assert set(result["others"]) == installed & {"kv_plan_guard", "layerwise_sched"}
+    assert any(name.startswith("mrv2_metadata.") for name in result["in_place"]["hooks"])
+    for other in result["others"]:
+        assert any(name.startswith(f"{other}.") for name in result["in_place"]["hooks"]), result["in_place"]["hooks"]
