@@ -53,7 +53,7 @@ class Dispatcher:
         self.counts = Counts()
         self.policy = policy
         self.broken: PolicyError | None = None
-        self._ready = ready
+        self.ready = ready
         self._max_hold_ns = max_hold_ns
         self._on_fault = on_fault
         self._now = now
@@ -64,6 +64,11 @@ class Dispatcher:
     def reorders(self) -> bool:
         """Whether `choose` can answer anything but 0."""
         return self.broken is None and self.policy.reorders
+
+    @property
+    def held_until(self) -> int | None:
+        """When the present hold runs out (ns of its clock); None where nothing is held."""
+        return None if self._held is None else self._held_since + self._max_hold_ns
 
     def use(self, policy: Policy) -> None:
         """Put another policy in force, from the next `choose` on; also the way back after a fault."""
@@ -78,13 +83,13 @@ class Dispatcher:
         if not self.reorders:
             return 0
         try:
-            index = self.policy.select(queue, self._ready)
+            index = self.policy.select(queue, self.ready)
             if index == 0:
                 self._held = None
                 return 0
             if index == HOLD:
                 return self._hold(queue[0])
-            if (rule := selection_rule(queue, index, self._ready)) is not None:
+            if (rule := selection_rule(queue, index, self.ready)) is not None:
                 raise PolicyError(f"answered {index!r}, which rule {rule.value!r} forbids")
         except Exception as error:
             self._fault(error)

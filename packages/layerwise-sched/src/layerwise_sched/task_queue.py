@@ -36,6 +36,9 @@ class TaskQueue(queue.Queue[Any]):
     dispatcher: chooses; its policy may be changed at any time through `use`.
     timeline: where ENQUEUE and DEQUEUE go; None: nowhere.
     poll_s: time between two looks at a queue in which nothing is ready; `wake` cuts it short.
+
+    current is the task taken last; waiting is true from its dequeue until the adapter says otherwise at its first
+    backend call or at its end, and is read by the sampler.
     """
 
     def __init__(
@@ -51,7 +54,9 @@ class TaskQueue(queue.Queue[Any]):
         self._timeline = timeline
         self._poll_s = poll_s
         self._chosen = 0
+        self._noted: tuple[int, int] = (-1, -1)
         self.current: Task | None = None
+        self.waiting = False
         super().__init__()
         self._apply()
 
@@ -98,12 +103,26 @@ class TaskQueue(queue.Queue[Any]):
         else:
             item, task = self.queue.popleft(), self.tasks.popleft()
         self.current = task
+        self.waiting = task is not None
         if task is not None and self._timeline is not None:
             try:
                 self._timeline.local().event(Code.DEQUEUE, task.cid, index)
             except Exception:
                 self._drop_timeline()
         return item
+
+    def _note_hold(self) -> None:
+        """A row for each head that is held and each thing it is held for, not for each look at it."""
+        head = self.tasks[0]
+        if head is None or self._timeline is None:
+            return
+        try:
+            missing = self.dispatcher.ready.missing(head)
+            if missing is not None and (head.cid, missing) != self._noted:
+                self._noted = head.cid, missing
+                self._timeline.local().event(Code.HOLD, head.cid, missing)
+        except Exception:
+            self._drop_timeline()
 
     def _drop_timeline(self) -> None:
         """A recorder's fault must not reach upstream: record no more, and say so once."""
@@ -120,6 +139,8 @@ class TaskQueue(queue.Queue[Any]):
                 index = self.dispatcher.choose(self.tasks) if self.tasks else HOLD
                 if index != HOLD:
                     break
+                if self.tasks:
+                    self._note_hold()
                 left = None if end is None else end - time.monotonic()
                 if not block or (left is not None and left <= 0):
                     raise queue.Empty

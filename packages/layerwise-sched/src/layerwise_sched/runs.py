@@ -1,0 +1,246 @@
+"""A recorded or simulated timeline, assembled: what happened to each task, and when each thing it waited for was met.
+
+All times are integer nanoseconds of one clock. `assemble` is the only reader of rows; the stage sums, the finder, the
+checkers, the exports and the replay work on the `Run` that it makes, whether real threads or the simulator wrote it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from layerwise_sched.model import DependencyKind, Task, dependencies
+from layerwise_sched.timeline import Code, Proof, Record, split_met
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from layerwise_sched.model import LayerPlan
+
+
+class Span(NamedTuple):
+    """A part of a task's time: what (`Code`), begin and end in ns."""
+
+    code: Code
+    begin: int
+    end: int
+
+
+class Met(NamedTuple):
+    """When a dependency was met (ns), and how that is known."""
+
+    at: int
+    proof: Proof
+
+
+class Stall(NamedTuple):
+    """The compute thread inside `wait_for_layer_load` of one layer of one step, ns."""
+
+    step: int
+    layer: int
+    begin: int
+    end: int
+
+
+class Step(NamedTuple):
+    """One forward pass in the compute thread, ns; requests: how many it carried."""
+
+    step: int
+    begin: int
+    end: int
+    requests: int
+
+
+class Hold(NamedTuple):
+    """A policy left the queue alone at `at` (ns) because the head's `missing` was not met."""
+
+    at: int
+    head: int
+    missing: DependencyKind
+
+
+@dataclass(slots=True)
+class TaskRun:
+    """One task's life. Times in ns; None where the row is missing (dropped, or the run ended before)."""
+
+    task: Task
+    enqueued: int
+    queued: int
+    dequeued: int | None = None
+    position: int = 0
+    done: int | None = None
+    failed: int | None = None
+    spans: list[Span] = field(default_factory=list)
+    met: dict[DependencyKind, Met] = field(default_factory=dict)
+    unmet: dict[DependencyKind, int] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Enqueued, dequeued and done."""
+        return self.dequeued is not None and self.done is not None
+
+    @property
+    def submitted(self) -> int | None:
+        """Entry of its first backend call, ns; None without one."""
+        return min((span.begin for span in self.spans if span.code is Code.TRANSFER), default=None)
+
+    @property
+    def transfer_ns(self) -> int:
+        """Time inside its backend calls."""
+        return sum(span.end - span.begin for span in self.spans if span.code is Code.TRANSFER)
+
+    def ready_at(self) -> int | None:
+        """When the last of its dependencies was met and it was in the queue, ns; None where that is not known."""
+        latest = self.enqueued
+        for need in dependencies(self.task):
+            found = self.met.get(need.kind)
+            if found is None:
+                return None
+            latest = max(latest, found.at)
+        return latest
+
+
+@dataclass(slots=True)
+class Run:
+    """One process's timeline.
+
+    tasks: cid -> TaskRun, in the order of enqueueing. save_set: (step, layer) -> ns of the save's CPU event.
+    gates: gate id -> ns at which its boundary was recorded. dropped: rows that did not fit a ring; orphans: rows of
+    tasks whose ENQUEUE is missing. compute_saves: (step, layer) whose CPU event the compute thread itself set, because
+    the layer had no save task.
+    """
+
+    tasks: dict[int, TaskRun] = field(default_factory=dict)
+    plan: LayerPlan | None = None
+    policies: list[tuple[int, str, bool]] = field(default_factory=list)
+    save_set: dict[tuple[int, int], int] = field(default_factory=dict)
+    save_recorded: dict[tuple[int, int], int] = field(default_factory=dict)
+    gates: dict[int, int] = field(default_factory=dict)
+    gate_layers: dict[int, int] = field(default_factory=dict)
+    stalls: list[Stall] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
+    gauges: list[tuple[int, int, int]] = field(default_factory=list)
+    compute_thread: str | None = None
+    compute_saves: set[tuple[int, int]] = field(default_factory=set)
+    dropped: int = 0
+    orphans: int = 0
+
+    @property
+    def served(self) -> list[TaskRun]:
+        """The dequeued tasks in the order in which the thread took them."""
+        taken = [run for run in self.tasks.values() if run.dequeued is not None]
+        return sorted(taken, key=lambda run: run.dequeued or 0)
+
+    @property
+    def complete(self) -> list[TaskRun]:
+        """The tasks with a whole life on record, in the order of enqueueing."""
+        return [run for run in self.tasks.values() if run.complete]
+
+
+_TASK_SPANS = {
+    Code.SAVE_CPU,
+    Code.SAVE_NPU,
+    Code.GATE_CONDITION,
+    Code.GATE_NPU,
+    Code.BUILD,
+    Code.SLOT_RELEASE,
+    Code.TRANSFER,
+}
+_WAITS = {
+    Code.SAVE_CPU: DependencyKind.SAVE_CPU,
+    Code.SAVE_NPU: DependencyKind.SAVE_NPU,
+    Code.GATE_CONDITION: DependencyKind.GATE_CONDITION,
+    Code.GATE_NPU: DependencyKind.GATE_NPU,
+    Code.SLOT_RELEASE: DependencyKind.SLOT_RELEASE,
+}
+
+
+def assemble(
+    records: Iterable[Record],
+    tasks: Iterable[Task],
+    plan: LayerPlan | None = None,
+    policies: Iterable[str] = (),
+    dropped: int = 0,
+) -> Run:
+    """Put the rows of all threads together. They need not be sorted; rows of equal time keep their order."""
+    known = {task.cid: task for task in tasks}
+    names = list(policies)
+    run = Run(plan=plan, dropped=dropped)
+    step = (0, 0, 0)  # number, begin, requests
+    for row in sorted(records, key=lambda record: record.t):
+        code = Code(row.code)
+        if code is Code.ENQUEUE:
+            if (task := known.get(row.subject)) is None:
+                run.orphans += 1
+            else:
+                run.tasks[row.subject] = TaskRun(task, row.t, row.value)
+                run.compute_thread = run.compute_thread or row.thread
+        elif code is Code.STEP:
+            step = (row.subject, row.t, row.value)
+            run.compute_thread = run.compute_thread or row.thread
+        elif code is Code.STEP_END:
+            run.steps.append(Step(row.subject, step[1], row.t, step[2]))
+        elif code is Code.STALL:
+            run.stalls.append(Stall(step[0], row.subject, row.t, row.value))
+        elif code is Code.SAVE_SET:
+            run.save_set[row.value, row.subject] = row.t
+            if row.thread == run.compute_thread:
+                run.compute_saves.add((row.value, row.subject))
+        elif code is Code.SAVE_RECORDED:
+            run.save_recorded[row.value, row.subject] = row.t
+        elif code is Code.GATE_RECORDED:
+            run.gates.setdefault(row.subject, row.t)
+            run.gate_layers.setdefault(row.subject, row.value)
+        elif code is Code.POLICY:
+            name = names[row.subject] if row.subject < len(names) else str(row.subject)
+            run.policies.append((row.t, name, bool(row.value)))
+        elif code is Code.LEASES:
+            run.gauges.append((row.t, row.subject, row.value))
+        elif code is Code.HOLD:
+            run.holds.append(Hold(row.t, row.subject, DependencyKind(row.value)))
+        elif (found := run.tasks.get(row.subject)) is None:
+            run.orphans += 1
+        else:
+            _task_row(found, code, row)
+    for found in run.tasks.values():
+        _derive_met(run, found)
+    return run
+
+
+def _task_row(found: TaskRun, code: Code, row: Record) -> None:
+    if code in _TASK_SPANS:
+        found.spans.append(Span(code, row.t, row.value))
+    elif code is Code.DEQUEUE:
+        found.dequeued, found.position = row.t, row.value
+    elif code is Code.DONE:
+        found.done = row.t
+    elif code is Code.FAILED:
+        found.failed = row.t
+    elif code is Code.MET:
+        kind, proof = split_met(row.value)
+        _earliest(found, kind, Met(row.t, proof))
+    elif code is Code.UNMET:
+        found.unmet[DependencyKind(row.value)] = row.t
+
+
+def _earliest(found: TaskRun, kind: DependencyKind, met: Met) -> None:
+    before = found.met.get(kind)
+    if before is None or met.at < before.at:
+        found.met[kind] = met
+
+
+def _derive_met(run: Run, found: TaskRun) -> None:
+    """Stamps of the setters, and returns of the thread's own waits; the earliest proof of each dependency counts."""
+    task = found.task
+    for need in dependencies(task):
+        at: int | None = None
+        if need.kind is DependencyKind.SAVE_CPU:
+            at = run.save_set.get((task.step, need.subject))
+        elif need.kind is DependencyKind.GATE_CONDITION:
+            at = run.gates.get(need.subject)
+        if at is not None:
+            _earliest(found, need.kind, Met(at, Proof.SET))
+    for span in found.spans:
+        if (kind := _WAITS.get(span.code)) is not None:
+            _earliest(found, kind, Met(span.end, Proof.WAIT))
