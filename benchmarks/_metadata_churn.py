@@ -1,8 +1,9 @@
 """Churn in one real engine: Hypothesis draws admissions, aborts and steps; all lengths and tokens are checked.
 
-``python _metadata_churn.py JOB.json``. The job: ``mode``, ``folder``, ``model``, ``hook``, ``engines`` (a list of
-engine arguments) and ``examples``. The plain mode writes the reference tokens of every prompt in the pool; a churned
-request must produce a prefix of its prompt's reference, and the whole of it unless it was aborted.
+``python _metadata_churn.py JOB.json``. The job: ``mode``, ``folder``, ``models``, ``engines`` and ``examples``; each
+engine has a name, arguments, the hook's configuration and perhaps a number of EAGLE drafts. The plain mode writes the
+reference tokens of every prompt in the pool, and an oracle that makes 7 of 10 drafts right; a churned request must
+produce a prefix of its prompt's reference, and the whole of it unless it was aborted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _metadata_engine import METRICS, Lengths, drop, hook_stats, try_unverified
+from _metadata_engine import METRICS, Lengths, drop, fresh_stats, hook_stats, leave, prepare, run_specs
 
 POOL, LONGEST, NEW_TOKENS = 20, 280, 40
 ENGINE: dict[str, Any] = {
@@ -106,7 +107,19 @@ class Churn:
 PROMPTS = pool()
 
 
-def churn(arguments: dict[str, Any], job: dict[str, Any], references: list[list[int]]) -> dict[str, Any]:
+SMALL = {"num_gpu_blocks_override": 11, "enable_prefix_caching": True}
+EVERY = {"enabled": True, "verify": "every", "strict": True}
+ENGINES: list[dict[str, Any]] = [
+    {"name": "async-64", "engine": {"max_num_batched_tokens": 64, "async_scheduling": True, **SMALL}, "hook": EVERY},
+    {"name": "sync-256", "engine": {"max_num_batched_tokens": 256, "async_scheduling": False, **SMALL}, "hook": EVERY},
+    {"name": "spec-async-96", "engine": {"max_num_batched_tokens": 96, "async_scheduling": True, **SMALL},
+     "hook": EVERY, "speculative": 3},
+    {"name": "spec-trusted-96", "engine": {"max_num_batched_tokens": 96, "async_scheduling": False, **SMALL},
+     "hook": {**EVERY, "speculative_sync": ["eagle"]}, "speculative": 3},
+]  # fmt: skip
+
+
+def churn(spec: dict[str, Any], job: dict[str, Any], references: list[list[int]]) -> dict[str, Any]:
     """One engine: as many plans as the job says; what the engine and the checks counted."""
     from hypothesis import HealthCheck, given, seed, settings
     from hypothesis import strategies as st
@@ -114,10 +127,15 @@ def churn(arguments: dict[str, Any], job: dict[str, Any], references: list[list[
 
     number = st.integers(0, 10_000)
     actions = st.tuples(st.sampled_from(["admit", "admit", "step", "step", "abort"]), number, number)
-    hook = job["hook"]
-    if hook is not None:
-        os.environ["VLLM_MRV2_METADATA"] = json.dumps(hook)
-    llm = LLM(model=job["model"], **ENGINE, **arguments)
+    arguments = {**ENGINE, "model": job["models"]["target"], **spec["engine"]}
+    os.environ["VLLM_MRV2_METADATA"] = json.dumps(spec["hook"])
+    os.environ.pop("ASCEND_SIM_ORACLE", None)
+    fresh_stats()
+    if spec.get("speculative"):
+        os.environ["ASCEND_SIM_ORACLE"] = str(Path(job["folder"]) / "oracle-churn.json")
+        draft = {"method": "eagle", "model": job["models"]["draft"]}
+        arguments["speculative_config"] = draft | {"num_speculative_tokens": spec["speculative"]}
+    llm = LLM(**arguments)
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     state = Churn(llm.llm_engine, references, Lengths())
     state.lengths.watch(runner.model_state)
@@ -150,43 +168,42 @@ def churn(arguments: dict[str, Any], job: dict[str, Any], references: list[list[
 
 
 def reference(job: dict[str, Any]) -> list[list[int]]:
-    """Tokens of every prompt of the pool on the plain engine."""
+    """Tokens of every prompt of the pool on the plain engine, and the oracle made of them."""
+    from ascend_sim.models import oracle
     from vllm import LLM, SamplingParams
 
-    llm = LLM(model=job["model"], **ENGINE, kv_cache_memory_bytes=64 << 20, enable_prefix_caching=False)
+    llm = LLM(model=job["models"]["target"], **ENGINE, kv_cache_memory_bytes=64 << 20, enable_prefix_caching=False)
     sampling = SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True, detokenize=False)
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], sampling, use_tqdm=False)
-    return [list(output.outputs[0].token_ids) for output in outputs]
+    tokens = [list(output.outputs[0].token_ids) for output in outputs]
+    oracle.write(Path(job["folder"]) / "oracle-churn.json", PROMPTS, tokens, acceptance=0.7)
+    return tokens
 
 
-def main(arguments: list[str]) -> int:
-    job = json.loads(Path(arguments[0]).read_text())
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from ascend_sim import activate
-
-    folder, failed = Path(job["folder"]), False
-    if activate(job["mode"]) == "plain":
+def churn_all(job: dict[str, Any], mode: str) -> bool:
+    """Every engine of the job, or in plain mode the reference; whether each gave a result."""
+    folder, fine = Path(job["folder"]), True
+    if mode == "plain":
         (folder / "plain-churn.json").write_text(json.dumps(reference(job)))
-    else:
-        from mrv2_metadata.plugin import load
+        return True
+    references = json.loads((folder / "plain-churn.json").read_text())
+    for spec in job["engines"]:
+        try:
+            result = churn(spec, job, references)
+        except Exception as error:
+            fine = False
+            result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+            sys.stderr.write(result["trace"])
+        (folder / f"churn-{spec['name']}.json").write_text(json.dumps(result))
+    return fine
 
-        load()
-        try_unverified()
-        references = json.loads((folder / "plain-churn.json").read_text())
-        for number, engine in enumerate(job["engines"]):
-            try:
-                result = churn(engine, job, references)
-            except Exception as error:
-                failed = True
-                result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-                sys.stderr.write(result["trace"])
-            (folder / f"churn-{number}.json").write_text(json.dumps({**result, "engine": engine}))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1 if failed else 0)  # the engine's threads hang in an orderly end on some versions
+
+def main(arguments: list[str]) -> None:
+    job = json.loads(Path(arguments[0]).read_text())
+    mode = prepare(job["mode"])
+    fine = run_specs(job, mode) if "runs" in job else True
+    leave(churn_all(job, mode) and fine)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

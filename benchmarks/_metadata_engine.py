@@ -113,7 +113,7 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
         os.environ.pop(variable, None)
     if spec.get("hook") is not None:
         os.environ["VLLM_MRV2_METADATA"] = json.dumps(spec["hook"])
-        _fresh_stats()
+        fresh_stats()
     else:
         _disable()
     others = enable_others() if spec.get("others") else []
@@ -210,7 +210,7 @@ def drop(llm: Any) -> None:
     llm.llm_engine.engine_core.shutdown()
 
 
-def _fresh_stats() -> None:
+def fresh_stats() -> None:
     """Counters of this run alone; a worker process otherwise has one engine in its life."""
     from mrv2_metadata.adapters import install
     from mrv2_metadata.stats import Stats
@@ -265,35 +265,51 @@ def _run_plain(job: dict[str, Any]) -> None:
         smoke.run(scenario, "plain", job).write(Path(job["folder"]))
 
 
-def main(arguments: list[str]) -> int:
-    job = json.loads(Path(arguments[0]).read_text())
+def run_specs(job: dict[str, Any], mode: str) -> bool:
+    """The job's runs one after the other, or in plain mode the references; whether each gave a result."""
+    if mode == "plain":
+        _run_plain(job)
+        return True
+    fine = True
+    for spec in job["runs"]:
+        try:
+            result = leave_to_upstream(spec["probe"]) if "probe" in spec else run(spec, job, mode)
+        except Exception as error:
+            fine = False
+            result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+            sys.stderr.write(result["trace"])
+        path = Path(job["folder"]) / f"{mode}-{spec['name']}.json"
+        path.write_text(json.dumps({"name": spec["name"], **result}))
+    return fine
+
+
+def prepare(mode: str) -> str:
+    """What every process of these benchmarks does first; returns the mode."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from ascend_sim import activate
 
-    mode = activate(job["mode"])
-    if mode == "plain":
-        _run_plain(job)
-    else:
+    mode = activate(mode)
+    if mode == "ascend":
         from mrv2_metadata.plugin import load
 
         load()  # as the entry point does; a second call changes nothing
         try_unverified()
-    failed = False
-    for spec in job["runs"] if mode == "ascend" else ():
-        try:
-            result = leave_to_upstream(spec["probe"]) if "probe" in spec else run(spec, job, mode)
-        except Exception as error:
-            failed = True
-            result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-            sys.stderr.write(result["trace"])
-        path = Path(job["folder"]) / f"{mode}-{spec['name']}.json"
-        path.write_text(json.dumps({"name": spec["name"], **result}))
+    return mode
+
+
+def leave(fine: bool) -> None:
+    """End the process at once: the engine's threads hang in an orderly end on some versions."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1 if failed else 0)  # the engine's threads hang in an orderly end on some versions
+    os._exit(0 if fine else 1)
+
+
+def main(arguments: list[str]) -> None:
+    job = json.loads(Path(arguments[0]).read_text())
+    leave(run_specs(job, prepare(job["mode"])))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

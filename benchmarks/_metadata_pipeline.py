@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from _metadata_engine import Lengths, drop, hook_stats, try_unverified
+from _metadata_engine import Lengths, drop, hook_stats, leave, prepare, try_unverified
 
 REQUESTS, PROMPT, NEW_TOKENS = 8, 30, 24
 
@@ -119,15 +119,10 @@ def reference(job: dict[str, Any]) -> None:
     oracle.write(folder / "oracle.json", prompts(), tokens, acceptance=0.7)
 
 
-def main(paths: list[str]) -> int:
+def main(paths: list[str]) -> None:
     job = json.loads(Path(paths[0]).read_text())
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-    from ascend_sim import activate
-
-    mode, failed = activate(job["mode"]), False
+    mode, fine = prepare(job["mode"]), True
     if mode == "plain":
         reference(job)
     else:
@@ -137,16 +132,14 @@ def main(paths: list[str]) -> int:
         try:
             result = run(spec, job, mode)
         except Exception as error:
-            failed = True
+            fine = False
             result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
             sys.stderr.write(result["trace"])
         (Path(job["folder"]) / f"{spec['name']}.json").write_text(json.dumps(result))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1 if failed else 0)  # the engine's threads hang in an orderly end on some versions
+    leave(fine)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
 elif __name__ == "__mp_main__":
     try_unverified()  # a worker imports this script before it starts

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from _metadata_bare import bare_runner, ordinary_config, upstream
-from _metadata_engine import try_unverified
+from _metadata_engine import leave, prepare
 
 SIZES = (8, 32, 128, 256, 512)
 PREPARE_SIZES = (8, 256)
@@ -158,21 +158,13 @@ def measure() -> dict[str, Any]:
     return {"figures": figures, "rows": rows, "passed": passed}
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/metadata_host"))
     options = parser.parse_args()
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from ascend_sim import activate
-
-    activate("ascend")
-    from mrv2_metadata.plugin import load
+    prepare("ascend")
     from vllm_pairs import current_pair
 
-    load()
-    try_unverified()
     host = {"cores": len(os.sched_getaffinity(0)), "machine": platform.machine(), "python": platform.python_version()}
     head = {"name": "metadata_host", "version": 1, "pair": current_pair().id, "host": host, "seed": 0}
     summary = head | measure()
@@ -183,8 +175,7 @@ def main() -> int:
     for row in summary["rows"]:
         sys.stdout.write("  ".join(f"{name} {value:.4g}" for name, value in row.items()) + "\n")
     sys.stdout.write(json.dumps(summary["figures"]) + "\n")
-    sys.stdout.flush()
-    os._exit(0 if summary["passed"] else 1)  # engine threads hang in an orderly end on some versions
+    leave(summary["passed"])
 
 
 if __name__ == "__main__":

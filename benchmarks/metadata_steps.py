@@ -17,9 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from _metadata_churn import ENGINES, EVERY
+
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 3000
-EVERY = {"enabled": True, "verify": "every", "strict": True}
 ASYNC = {"async_scheduling": True}
 RUNS: list[dict[str, Any]] = [
     {"name": "batch-off", "scenario": "batch", "hook": None, "loops": True},
@@ -31,12 +32,6 @@ RUNS: list[dict[str, Any]] = [
     {"name": "spec-sync", "scenario": "spec-sync", "hook": EVERY},
     {"name": "spec-sync-trusted", "scenario": "spec-sync", "hook": {**EVERY, "speculative_sync": ["eagle"]}},
     {"name": "spec-async", "scenario": "spec-async", "hook": EVERY},
-]
-CHURN_ENGINES: list[dict[str, Any]] = [
-    {"max_num_batched_tokens": chunk, "num_gpu_blocks_override": 11, "enable_prefix_caching": True, **ASYNC}
-    if chunk == 64
-    else {"max_num_batched_tokens": chunk, "num_gpu_blocks_override": 11, "enable_prefix_caching": True}
-    for chunk in (64, 256)
 ]
 
 
@@ -57,10 +52,9 @@ def run_all(folder: Path, examples: int) -> None:
     from ascend_sim import models
 
     found = {name: str(models.build(model)) for name, model in (("target", "dense"), ("draft", "eagle"))}
-    churn = {"hook": EVERY, "engines": CHURN_ENGINES, "examples": examples, "model": found["target"]}
+    job = {"folder": str(folder), "models": found, "runs": RUNS, "engines": ENGINES, "examples": examples}
     for mode in ("plain", "ascend"):
-        child("_metadata_engine.py", {"mode": mode, "folder": str(folder), "models": found, "runs": RUNS}, folder)
-        child("_metadata_churn.py", {"mode": mode, "folder": str(folder), **churn}, folder)
+        child("_metadata_churn.py", {"mode": mode, **job}, folder)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -71,9 +65,9 @@ def read(path: Path) -> dict[str, Any]:
 def pair_row(folder: Path, pair: str) -> dict[str, Any]:
     """The figures of one pair, and the off values beside them."""
     results = {run["name"]: read(folder / f"ascend-{run['name']}.json") for run in RUNS}
-    churned = [read(folder / f"churn-{number}.json") for number in range(len(CHURN_ENGINES))]
+    churned = [read(folder / f"churn-{engine['name']}.json") for engine in ENGINES]
     errors = {name: result["error"] for name, result in results.items() if "error" in result}
-    errors |= {f"churn-{n}": result["error"] for n, result in enumerate(churned) if "error" in result}
+    errors |= {f"churn-{e['name']}": r["error"] for e, r in zip(ENGINES, churned, strict=True) if "error" in r}
     row: dict[str, Any] = {"pair": pair, "errors": errors}
     for side in ("off", "on"):
         result = results[f"batch-{side}"]
@@ -123,7 +117,7 @@ def merge(summary_path: Path, row: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/metadata_steps"))
-    parser.add_argument("--examples", type=int, default=60, help="churn plans per engine (two engines a pair)")
+    parser.add_argument("--examples", type=int, default=40, help="churn plans per engine (four engines a pair)")
     parser.add_argument("--fresh", action="store_true", help="forget the rows of other pairs")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")

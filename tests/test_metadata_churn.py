@@ -7,16 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_metadata_engine import NOT_HERE
+from test_metadata_engine import MODELS, NOT_HERE
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, NOT_HERE]
 
 CHURN = Path(__file__).resolve().parents[1] / "benchmarks" / "_metadata_churn.py"
-SMALL = {"num_gpu_blocks_override": 11, "enable_prefix_caching": True}
-ENGINES = [
-    {"max_num_batched_tokens": 64, "async_scheduling": True, **SMALL},
-    {"max_num_batched_tokens": 256, "async_scheduling": False, **SMALL},
-]
+ENGINES = ["async-64", "sync-256", "spec-async-96", "spec-trusted-96"]
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +20,17 @@ def results(tmp_path_factory):
     from ascend_sim import models
 
     folder = tmp_path_factory.mktemp("churn")
+    found = subprocess.run(
+        [sys.executable, "-c", "import json, _metadata_churn; print(json.dumps(_metadata_churn.ENGINES))"],
+        check=True, capture_output=True, text=True, cwd=CHURN.parent,
+    )  # fmt: skip
     job = {
         "folder": str(folder),
-        "model": str(models.build("dense")),
-        "hook": {"enabled": True, "verify": "every", "strict": True},
-        "engines": ENGINES,
-        "examples": 15,
+        "models": {name: str(models.build(model)) for name, model in MODELS.items()},
+        "engines": json.loads(found.stdout),
+        "examples": 12,
     }
+    assert [engine["name"] for engine in job["engines"]] == ENGINES
     for mode in ("plain", "ascend"):
         path = folder / f"{mode}.json"
         path.write_text(json.dumps({**job, "mode": mode}))
@@ -39,19 +39,24 @@ def results(tmp_path_factory):
             env={**os.environ},
         )  # fmt: skip
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    return [json.loads((folder / f"churn-{number}.json").read_text()) for number in range(len(ENGINES))]
+    return {name: json.loads((folder / f"churn-{name}.json").read_text()) for name in ENGINES}
 
 
-def test_every_step_and_every_token(results):
-    for result in results:
-        assert result["drift_rows"] == 0
-        assert result["tokens_equal"] == result["tokens_total"] > 1000
-        assert result["hook"]["counts"]["drift_rows"] == 0
-        assert result["hook"]["declined"] is None
-    assert sum(result["steps"] for result in results) > 1000
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_step_and_every_token(results, name):
+    result = results[name]
+    counts = result["hook"]["counts"]
+    assert result["drift_rows"] == counts["drift_rows"] == counts["snapshots_dropped"] == 0
+    assert result["tokens_equal"] == result["tokens_total"] > 1000
+    assert result["hook"]["declined"] is None
+    assert result["steps"] > 300
+    assert counts["verified_steps"] >= result["steps"] - 2
+    assert (counts["corrected_rows"] > 0) is (name == "spec-async-96")
+    assert (counts["device_steps"] > 0) is (name == "spec-async-96")
 
 
 def test_the_churn_was_one(results):
-    assert sum(result["metrics"]["vllm:num_preemptions"] for result in results) > 0
-    assert sum(result["metrics"]["vllm:prefix_cache_hits"] for result in results) > 0
-    assert all(result["aborted"] > 0 < result["finished"] for result in results)
+    for result in results.values():
+        assert result["metrics"]["vllm:num_preemptions"] > 0
+        assert result["metrics"]["vllm:prefix_cache_hits"] > 0
+        assert result["aborted"] > 0 < result["finished"]
