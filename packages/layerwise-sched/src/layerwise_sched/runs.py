@@ -61,7 +61,10 @@ class Hold(NamedTuple):
 
 @dataclass(slots=True)
 class TaskRun:
-    """One task's life. Times in ns; None where the row is missing (dropped, or the run ended before)."""
+    """One task's life. Times in ns; None where the row is missing (dropped, or the run ended before).
+
+    takes, dones: how often it was dequeued and reported done; once each in any right run.
+    """
 
     task: Task
     enqueued: int
@@ -70,6 +73,8 @@ class TaskRun:
     position: int = 0
     done: int | None = None
     failed: int | None = None
+    takes: int = 0
+    dones: int = 0
     spans: list[Span] = field(default_factory=list)
     met: dict[DependencyKind, Met] = field(default_factory=dict)
     unmet: dict[DependencyKind, int] = field(default_factory=dict)
@@ -168,14 +173,16 @@ def assemble(
     names = list(policies)
     run = Run(plan=plan, dropped=dropped)
     step = (0, 0, 0)  # number, begin, requests
-    for row in sorted(records, key=lambda record: record.t):
+    ordered = sorted(records, key=lambda record: record.t)
+    # First, so that a wrong stamp (a row before its own ENQUEUE) is kept for `stages.check` to see.
+    for row in ordered:
+        if row.code == Code.ENQUEUE and (task := known.get(row.subject)) is not None:
+            run.tasks[row.subject] = TaskRun(task, row.t, row.value)
+            run.compute_thread = run.compute_thread or row.thread
+    for row in ordered:
         code = Code(row.code)
         if code is Code.ENQUEUE:
-            if (task := known.get(row.subject)) is None:
-                run.orphans += 1
-            else:
-                run.tasks[row.subject] = TaskRun(task, row.t, row.value)
-                run.compute_thread = run.compute_thread or row.thread
+            run.orphans += row.subject not in known
         elif code is Code.STEP:
             step = (row.subject, row.t, row.value)
             run.compute_thread = run.compute_thread or row.thread
@@ -213,8 +220,10 @@ def _task_row(found: TaskRun, code: Code, row: Record) -> None:
         found.spans.append(Span(code, row.t, row.value))
     elif code is Code.DEQUEUE:
         found.dequeued, found.position = row.t, row.value
+        found.takes += 1
     elif code is Code.DONE:
         found.done = row.t
+        found.dones += 1
     elif code is Code.FAILED:
         found.failed = row.t
     elif code is Code.MET:

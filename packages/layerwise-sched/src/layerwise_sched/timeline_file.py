@@ -90,8 +90,6 @@ def read(path: Path) -> Recording:
 
 def seal(recording: Recording, folder: Path) -> Path:
     """Write a sealed folder under `folder`; it must not exist. Complete or absent: written aside and renamed."""
-    import polars as pl
-
     target = folder / (recording.source.stem + SEALED)
     if target.exists():
         raise TimelineError(f"{str(target)!r} exists already; a sealed timeline is never overwritten")

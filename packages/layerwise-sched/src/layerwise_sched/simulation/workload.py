@@ -105,6 +105,8 @@ class Spec:
     names: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, DataPath):
+            raise WorkloadError(f"path must be a DataPath ({', '.join(DataPath)}), got {self.path!r}")
         for name in ("steps", "requests", "hit_every", "groups"):
             if getattr(self, name) < 1:
                 raise WorkloadError(f"{name} must be >= 1, got {getattr(self, name)!r}")

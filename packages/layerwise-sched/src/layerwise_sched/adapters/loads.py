@@ -1,0 +1,289 @@
+"""One worker's layer-wise loads: the queue that is put in, what a task waits for, and what is told about it.
+
+Everything on a thread is put in per instance, after its `__init__` and before its `start`: `run` blocks in the queue
+that it found first. Upstream's handler, events, leases, `task_done`, exceptions and failure polls stay its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from layerwise_sched.adapters import views
+from layerwise_sched.adapters.marks import mark_gate, mark_save
+from layerwise_sched.adapters.process import Control
+from layerwise_sched.adapters.recorder import Recorder, Serving
+from layerwise_sched.dispatch import Dispatcher
+from layerwise_sched.model import DataPath, DependencyKind, LayerPlan, Task, owner_chains
+from layerwise_sched.policy import make_policy
+from layerwise_sched.sampler import Sampler
+from layerwise_sched.task_queue import TaskQueue
+from layerwise_sched.timeline import Code, clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layerwise_sched.adapters.marks import GateMark
+    from layerwise_sched.adapters.process import Numbers
+    from layerwise_sched.config import Config
+
+logger = logging.getLogger(__name__)
+
+
+class Loads:
+    """What the hooks of one `KVPoolWorker` share. Implements `Readiness` for its receive thread.
+
+    numbers: correlation ids, steps and gate ids, and the timeline if one is on; shared by the workers of a process
+    that write to one folder.
+    """
+
+    def __init__(self, config: Config, numbers: Numbers, worker: Any) -> None:
+        self.config = config
+        self.numbers = numbers
+        self.worker = worker
+        self.step = -1
+        self.requests = 0
+        self.held = 0  # leases
+        self.queue: TaskQueue | None = None
+        self.receiver: Any = None
+        self.plan: LayerPlan | None = None
+        self.recorder = Recorder(numbers.timeline) if numbers.timeline is not None else None
+        self.serving = Serving(self.recorder) if self.recorder is not None else None
+        self.sampler: Sampler | None = None
+        self.control = Control(config.control) if config.control is not None else None
+        self._gates: dict[int, GateMark] = {}
+        self._saves: list[Any] = []
+        self._npu: list[Any] | None = None
+
+    # -- putting in -------------------------------------------------------------------------------------------------
+    def attach(self, receiver: Any) -> None:
+        """Put the queue, and with a timeline the views, on a receive thread that has not started."""
+        if receiver.is_alive() or not receiver.request_queue.empty():
+            raise RuntimeError(f"{receiver.name} runs already: nothing can be put in")
+        self.receiver = receiver
+        self.plan = self._make_plan(receiver)
+        self._saves = list(receiver.layer_save_finished_events)
+        self._npu = getattr(receiver, "sync_save_events", None)
+        config = self.config
+        options = {"lookahead": config.lookahead}
+        dispatcher = Dispatcher(
+            make_policy(config.policy, **options), self, config.max_hold_ms * 1_000_000, on_fault=self._policy_failed
+        )
+        queue = TaskQueue(self.describe, dispatcher, self.numbers.timeline, config.poll_us / 1e6)
+        for layer, event in enumerate(self._saves):
+            mark_save(event, self, layer)
+        if self.recorder is not None:
+            self._watch(receiver, queue)
+        self.queue = queue
+        receiver.request_queue = queue
+        queue.use(dispatcher.policy)
+
+    def _watch(self, receiver: Any, queue: TaskQueue) -> None:
+        """The timeline's side of `attach`."""
+        timeline = self.numbers.timeline
+        assert timeline is not None
+        timeline.plan = self.plan
+        receiver.layer_save_finished_events = [views.SaveView(event, self) for event in self._saves]
+        if self._npu is not None:
+            receiver.sync_save_events = [views.NpuView(self._npu, index, self) for index in range(len(self._npu))]
+        key_based = self._path(receiver) is DataPath.KEY
+        receiver.m_store = views.StoreView(receiver.m_store, self, parts=key_based)
+        builders = getattr(receiver, "group_builders", None) or [getattr(receiver, "layer_batch_builder", None)]
+        for builder in {id(builder): builder for builder in builders if builder is not None}.values():
+            views.watch_builder(builder, self)
+        self.slot_waiter_changed()
+        receiver._handle_request = self._handling(receiver._handle_request, queue)
+        queue.task_done = self._counting(queue.task_done, queue)  # type: ignore[method-assign]
+        if self.config.sample_us:
+            ring = timeline.ring(f"{receiver.name}-sampler")
+            self.sampler = Sampler(queue, self, ring, self.config.sample_us / 1e6)
+            self.sampler.start()
+
+    def _make_plan(self, receiver: Any) -> LayerPlan:
+        worker, count = self.worker, len(receiver.layer_load_finished_events)
+        sources = dict(worker.prefetch_layer_map)
+        extra = getattr(worker, "_extra_config", None) or {}
+        return LayerPlan(
+            num_layers=count,
+            prefetch_layers=int(worker.num_prefetch_layers),
+            prefetch_layer_map=sources,
+            chains=owner_chains(sources, count),
+            shared_buffers=extra.get("layerwise_num_shared_buffers"),
+            path=self._path(receiver),
+        )
+
+    def _path(self, receiver: Any) -> DataPath:
+        if not hasattr(receiver, "sync_save_events"):
+            return DataPath.KEY
+        return DataPath.RANGE if getattr(self.worker, "use_block_key_layerwise", False) else DataPath.GVA
+
+    def slot_waiter_changed(self) -> None:
+        """Another connector's waiter was installed, at the start or later."""
+        receiver = self.receiver
+        waiter = getattr(receiver, "external_slot_release_waiter", None)
+        if waiter is not None and self.recorder is not None and not hasattr(waiter, "_layerwise"):
+            receiver.external_slot_release_waiter = views.slot_waiter(waiter, self)
+
+    # -- the receive thread -----------------------------------------------------------------------------------------
+    def _handling(self, handle: Callable[[Any], None], queue: TaskQueue) -> Callable[[Any], None]:
+        serving, recorder = self.serving, self.recorder
+        assert serving is not None
+        assert recorder is not None
+
+        def handling(data: Any) -> None:
+            task = queue.current
+            if task is None:
+                handle(data)
+                return
+            serving.begin(task.cid)
+            gate = data.attention_start_gate
+            if gate is not None and (mark := gate.__dict__.get("_layerwise")) is not None:
+                data.attention_start_gate = views.GateView(mark, self)
+            try:
+                handle(data)
+            except BaseException:
+                recorder.event(Code.FAILED, task.cid)
+                raise
+            finally:
+                queue.waiting = False
+                serving.end()
+
+        return handling
+
+    def _counting(self, task_done: Callable[[], None], queue: TaskQueue) -> Callable[[], None]:
+        recorder = self.recorder
+        assert recorder is not None
+
+        def counting() -> None:
+            task_done()
+            task = queue.current
+            if task is not None:
+                recorder.event(Code.DONE, task.cid, len(queue.tasks))
+
+        return counting
+
+    def submitting(self) -> None:
+        """The task in the handler waits for nothing more: its first backend call begins."""
+        if self.queue is not None:
+            self.queue.waiting = False
+
+    # -- what a task is, and waits for ------------------------------------------------------------------------------
+    def describe(self, data: Any) -> Task:
+        """The Task of upstream's `LayerLoadTask`. Called by the compute thread, in `put`."""
+        transfers = data.transfer_tasks
+        layer = data.layer_id
+        gate = data.attention_start_gate
+        groups = tuple(dict.fromkeys(transfer.group_id for transfer in transfers))
+        requests: tuple[str, ...] = ()
+        if self.recorder is not None:
+            found = {part.request.req_id for transfer in transfers for part in transfer.block_ranges}
+            requests = tuple(sorted(found))
+        plan = self.plan
+        assert plan is not None
+        key_major = bool(transfers) and getattr(transfers[0], "use_key_major_ranges", False)
+        return Task(
+            cid=self.numbers.new_cid(),
+            step=self.step,
+            layer=layer,
+            path=DataPath.RANGE if key_major else plan.path,
+            source=data.wait_for_save_layer,
+            gate=None if gate is None else self._gate_id(gate),
+            chain=plan.chains[layer] if layer < plan.num_layers else -1,
+            groups=groups,
+            requests=requests,
+            has_io=bool(transfers),
+            final=layer == self.receiver.final_layer_id,
+            key_major=key_major,
+            slot_waiter=getattr(self.receiver, "external_slot_release_waiter", None) is not None,
+        )
+
+    def _gate_id(self, gate: Any) -> int:
+        mark = gate.__dict__.get("_layerwise")
+        if mark is None:
+            mark = mark_gate(gate, self.numbers.new_gate(), self.worker.current_layer, self)
+        self._gates[mark.ident] = mark
+        return int(mark.ident)
+
+    def missing(self, task: Task) -> DependencyKind | None:
+        """See `Readiness`. Asks events only: no lock is taken, nothing is waited for."""
+        serving = self.serving
+        if serving is not None and serving.cid == task.cid:
+            return serving.missing  # its handler has cleared what it waited for: only the handler knows
+        source = task.source
+        if source is not None:
+            if not self._saves[source].is_set():
+                return DependencyKind.SAVE_CPU
+            # Asked behind the CPU event only: until that, the NPU event may still be the last step's.
+            if task.path is not DataPath.KEY and self._npu is not None and not self._npu[source].query():
+                return DependencyKind.SAVE_NPU
+        if task.gate is not None and task.has_io:
+            mark = self._gates.get(task.gate)
+            event = None if mark is None else mark.gate._event
+            if event is None:
+                return DependencyKind.GATE_CONDITION
+            if not event.query():
+                return DependencyKind.GATE_NPU
+        if task.slot_waiter or getattr(self.receiver, "external_slot_release_waiter", None) is not None:
+            return DependencyKind.SLOT_RELEASE
+        return None
+
+    # -- told by upstream's objects; none of these may raise ----------------------------------------------------------
+    def save_finished(self, layer: int) -> None:
+        """A save's CPU event was set."""
+        if self.recorder is not None:
+            self.recorder.event(Code.SAVE_SET, layer, self.step)
+        self._wake()
+
+    def gate_opened(self, mark: GateMark) -> None:
+        """An attention boundary was recorded. The gate's lock is held."""
+        if self.recorder is not None:
+            self.recorder.event(Code.GATE_RECORDED, mark.ident, mark.layer, mark.opened)
+        self._wake()
+
+    def _wake(self) -> None:
+        queue = self.queue
+        if queue is not None and queue.dispatcher.reorders:
+            queue.wake()
+
+    def leases(self, change: int) -> None:
+        """Leases were taken or let go of; the depth of the backend's own queue is not known."""
+        self.held += change
+        if self.recorder is not None:
+            self.recorder.event(Code.LEASES, self.held, -1)
+
+    def _policy_failed(self, error: Exception) -> None:
+        if self.numbers.timeline is not None:
+            self.numbers.timeline.policy("fifo", fallback=True)
+
+    # -- the compute thread -------------------------------------------------------------------------------------------
+    def begin_step(self) -> None:
+        """A forward pass begins."""
+        self.step = self.numbers.new_step()
+        queue = self.queue
+        if queue is not None and not queue.tasks:
+            self._gates.clear()
+        if self.recorder is not None:
+            self.recorder.event(Code.STEP, self.step, self.requests)
+        if self.control is not None:
+            self.control.follow(self)
+
+    def end_step(self) -> None:
+        """It ended."""
+        if self.recorder is not None:
+            self.recorder.event(Code.STEP_END, self.step)
+
+    def stalled(self, layer: int, begin: int) -> None:
+        """The compute thread was in `wait_for_layer_load` of this layer since `begin` (ns)."""
+        if self.recorder is not None:
+            self.recorder.event(Code.STALL, layer, clock(), begin)
+
+    def save_recorded(self, layer: int, at: int) -> None:
+        """The NPU event of this layer's save was recorded at `at` (ns)."""
+        if self.recorder is not None:
+            self.recorder.event(Code.SAVE_RECORDED, layer, self.step, at)
+
+    def use(self, name: str) -> None:
+        """Put another policy in force now. Raises PolicyError for an unknown name."""
+        policy = make_policy(name, lookahead=self.config.lookahead)
+        if self.queue is not None:
+            self.queue.use(policy)

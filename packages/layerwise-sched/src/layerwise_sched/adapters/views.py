@@ -1,0 +1,194 @@
+"""What the receive thread sees in place of the objects it waits in and calls: the same objects, with a span each.
+
+Put in per instance, and only while a timeline is on. Each view hands every other attribute through, returns what the
+object returned and raises what it raised.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from layerwise_sched.model import DependencyKind
+from layerwise_sched.timeline import Code, clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layerwise_sched.adapters.loads import Loads
+    from layerwise_sched.adapters.marks import GateMark
+
+
+class _View:
+    """An object's stand-in for one thread."""
+
+    __slots__ = ("_of", "_serving")
+
+    def __init__(self, of: Any, loads: Loads) -> None:
+        self._of = of
+        self._serving = loads.serving
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+class SaveView(_View):
+    """A save's CPU event."""
+
+    __slots__ = ()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Upstream's bounded wait; a poll that timed out is a span too, so that the time is explained."""
+        serving = self._serving
+        begin = clock()
+        serving.missing = DependencyKind.SAVE_CPU
+        try:
+            return bool(self._of.wait(timeout))
+        finally:
+            serving.missing = None
+            serving.span(Code.SAVE_CPU, begin, clock())
+
+
+class NpuView:
+    """The NPU events of all layers' saves; looked up at each call, since the list's events may be renewed."""
+
+    __slots__ = ("_events", "_index", "_serving")
+
+    def __init__(self, events: list[Any], index: int, loads: Loads) -> None:
+        self._events = events
+        self._index = index
+        self._serving = loads.serving
+
+    def synchronize(self) -> None:
+        """Block the receive thread until the save's place in the compute stream is reached."""
+        serving = self._serving
+        begin = clock()
+        serving.missing = DependencyKind.SAVE_NPU
+        try:
+            self._events[self._index].synchronize()
+        finally:
+            serving.missing = None
+            serving.span(Code.SAVE_NPU, begin, clock())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._events[self._index], name)
+
+
+class GateView(_View):
+    """An attention gate: one call of upstream's, two waits; the stamp of the boundary divides them."""
+
+    __slots__ = ("_mark",)
+
+    def __init__(self, mark: GateMark, loads: Loads) -> None:
+        super().__init__(mark.gate, loads)
+        self._mark = mark
+
+    def wait(self, timeout: float = 10.0) -> bool:
+        """Upstream's wait: first for the host to record the boundary, then for the compute stream to reach it."""
+        serving = self._serving
+        begin = clock()
+        opened_before = self._mark.opened is not None
+        serving.missing = DependencyKind.GATE_NPU if opened_before else DependencyKind.GATE_CONDITION
+        try:
+            return bool(self._of.wait(timeout))
+        finally:
+            end = clock()
+            serving.missing = None
+            opened = self._mark.opened
+            middle = end if opened is None else min(max(opened, begin), end)
+            serving.span(Code.GATE_CONDITION, begin, middle)
+            if opened is not None:
+                serving.span(Code.GATE_NPU, middle, end)
+
+
+_CALLS = ("batch_copy", "batch_copy_get", "get")
+
+
+class StoreView(_View):
+    """The backend, or the client inside it (`store`, made late by some backends, so asked for at each use).
+
+    parts: the key-based thread builds keys and addresses in its handler, with no function to wrap: there the time from
+    the last wait to the call is the building.
+    """
+
+    __slots__ = ("_loads", "_parts")
+
+    def __init__(self, of: Any, loads: Loads, *, parts: bool = False) -> None:
+        super().__init__(of, loads)
+        self._loads = loads
+        self._parts = parts
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._of, name)
+        if name == "store" and value is not None:
+            return StoreView(value, self._loads)
+        if name in _CALLS:
+            return self._timed(value)
+        if name == "batch_remove_lease":
+            return self._released(value)
+        return value
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        serving = self._serving
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._loads.submitting()
+            begin = clock()
+            if self._parts:
+                serving.span(Code.BUILD, serving.last, begin)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                serving.span(Code.TRANSFER, begin, clock())
+
+        return timed
+
+    def _released(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def released(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            result = call(keys, *args, **kwargs)
+            self._loads.leases(-len(keys))
+            return result
+
+        return released
+
+
+def watch_builder(builder: Any, loads: Loads) -> None:
+    """Let one builder of addresses record its spans; `build` calls `build_addrs`, and is one span then."""
+    serving, build, build_addrs = loads.serving, builder.build, builder.build_addrs
+    inside = False
+
+    def timed_build(*args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        begin, inside = clock(), True
+        try:
+            return build(*args, **kwargs)
+        finally:
+            inside = False
+            serving.span(Code.BUILD, begin, clock())
+
+    def timed_addrs(*args: Any, **kwargs: Any) -> Any:
+        if inside:
+            return build_addrs(*args, **kwargs)
+        begin = clock()
+        try:
+            return build_addrs(*args, **kwargs)
+        finally:
+            serving.span(Code.BUILD, begin, clock())
+
+    builder.build, builder.build_addrs = timed_build, timed_addrs
+
+
+def slot_waiter(waiter: Callable[[int], None], loads: Loads) -> Callable[[int], None]:
+    """Another connector's slot waiter, with its span."""
+    serving = loads.serving
+
+    def waited(layer: int) -> None:
+        begin = clock()
+        serving.missing = DependencyKind.SLOT_RELEASE
+        try:
+            waiter(layer)
+        finally:
+            serving.missing = None
+            serving.span(Code.SLOT_RELEASE, begin, clock())
+
+    waited._layerwise = waiter  # type: ignore[attr-defined]
+    return waited

@@ -1,0 +1,28 @@
+"""The entry point of the plugin: registers the key, and does nothing else until an engine has it.
+
+It stands in two groups of vLLM. `vllm.general_plugins` are loaded in every process, but a spawned engine core builds
+vllm-ascend's config, which refuses foreign keys, before it loads them; `vllm.platform_plugins` are asked earlier, when
+vLLM looks for its platform. None there means "no platform of mine".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_pairs import bootstrap
+
+from layerwise_sched.config import ENV, KEY, parse
+
+
+def load() -> None:
+    """Register the key in this process; safe to call any number of times."""
+    bootstrap(KEY, ENV, on_worker)
+
+
+def on_worker(value: dict[str, Any], vllm_config: Any) -> None:
+    """A worker whose engine has the key is about to start: raises ConfigError, UnsupportedError or HookRefused."""
+    config = parse(value)
+    if config.active:
+        from layerwise_sched.adapters.install import enable
+
+        enable(config, vllm_config)
