@@ -283,8 +283,25 @@ def run_specs(job: dict[str, Any], mode: str) -> bool:
     return fine
 
 
+def _reference_elsewhere() -> None:
+    """Go on as a process of the default pair's environment where this pair has no plain engine to compare with.
+
+    On the baseline the core's compiled operators do not load under the torch that the simulator needs, and the plain
+    CPU attention has no others. Greedy float32 tokens of a model are the same on every pair's plain engine.
+    """
+    from vllm_pairs import current_pair, load_pairs
+
+    if current_pair().status == "baseline":
+        other = Path(sys.prefix).parent / load_pairs().default / "bin" / "python"
+        if not other.exists():
+            raise FileNotFoundError(f"the reference needs the default pair's environment, {other}: run it there first")
+        os.execv(other, [str(other), *sys.argv])
+
+
 def prepare(mode: str) -> str:
     """What every process of these benchmarks does first; returns the mode."""
+    if mode == "plain":
+        _reference_elsewhere()
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
