@@ -229,7 +229,7 @@ def test_another_workload_in_one_start_is_invalid(tmp_path: Path, monkeypatch: p
 def test_page_shows_every_pair_and_the_recompute_command(honest: Path) -> None:
     verified = verify(honest)
     html = page(verified, "honest")
-    assert html.count("<circle") == 6
+    assert html.count("<title>pair ") == 12  # a dot and a line for each
     assert "serving-evidence verify honest" in html
     assert verified.verdict["sentence"].replace("+", "+") in html
     assert page(replace(verified, files=1), "honest") != html

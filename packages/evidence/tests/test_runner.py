@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from serving_evidence import protocol
-from serving_evidence.errors import RunError
+from serving_evidence.errors import ProtocolError, RunError
 from serving_evidence.packet import verify
 from serving_evidence.runner import Runner, processes
 from serving_evidence.runner.environment import before_start, code_hash
@@ -206,3 +206,74 @@ def test_server_and_client_are_bound(tmp_path: Path) -> None:
     assert log.read_text().strip() == f"[{cpu}]"
     with pytest.raises(RunError, match="server_cpus"):
         runner(tmp_path / "run", toml(more="") + "\n[host]\nserver_cpus = [4095]\n")
+
+
+def test_at_most_stops_between_starts_and_goes_on(tmp_path: Path) -> None:
+    text = toml(pairs=2)
+    mine = runner(tmp_path / "run", text)
+    assert mine.run(at_most=3) is None
+    assert sorted(path.name[:3] for path in (tmp_path / "run" / "starts").iterdir()) == ["000", "001", "002"]
+    assert processes.marked(mine.state.run_id) == []
+    packet = mine.run(at_most=1)
+    assert packet is not None
+    assert verify(packet).verdict["invalid"] == []
+
+
+def test_at_most_by_command_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(toml())
+    command = [
+        sys.executable,
+        "-m",
+        "serving_evidence",
+        "run",
+        str(tmp_path / "p.toml"),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    first = subprocess.run([*command, "--at-most", "1"], capture_output=True, text=True, check=False)
+    assert (first.returncode, "1 of 2 starts complete" in first.stderr) == (3, True)
+    assert subprocess.run([*command, "--at-most", "1"], capture_output=True, check=False).returncode == 0
+
+
+def test_the_model_is_hashed_and_no_path_of_this_host_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    server = [*SERVER, "--say", f"loading {{model}} of {tmp_path}"]
+    text = (
+        toml(server_b=server)
+        .replace("[arms.A]", f'model = "{model}"\n[arms.A]', 1)
+        .replace('"hook active"', '"loading"')
+    )
+    monkeypatch.chdir(tmp_path)
+    packet = runner(tmp_path / "run", text).run()
+    assert packet is not None
+    starts = verify(packet).packet.starts
+    (digest,) = {start.environment["model_sha256"] for start in starts}
+    assert len(digest) == 64
+    assert starts[0].environment["cpu_busy_percent"] >= 0
+    log = next(packet.glob("starts/*-B/server.log")).read_text()
+    assert log.strip() == "loading ../../../model of {cwd}"
+    assert any("{model}" in word for start in starts for word in start.server_command)
+    for path in packet.rglob("*.log"):
+        assert str(tmp_path) not in path.read_text()
+
+
+def test_a_changed_model_makes_the_run_invalid(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    text = toml().replace("[arms.A]", f'model = "{model}"\n[arms.A]', 1)
+    mine = runner(tmp_path / "run", text)
+    assert mine.run(at_most=1) is None
+    (model / "config.json").write_text('{"layers": 2}')
+    packet = mine.run()
+    assert packet is not None
+    assert "the model changed between starts: 2 different hashes" in verify(packet).verdict["invalid"]
+
+
+def test_a_protocol_without_a_model_cannot_name_one(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="names no `model` folder"):
+        runner(tmp_path / "run", toml(server_b=[*SERVER, "{model}"]))
+    with pytest.raises(RunError, match="is no folder"):
+        runner(tmp_path / "run2", toml().replace("[arms.A]", 'model = "nowhere"\n[arms.A]', 1))

@@ -1,4 +1,4 @@
-"""Command line: `serving-evidence init | power | run | analyze | verify | report`. Bad input ends with status 2."""
+"""Command line: `init | power | run | analyze | verify | report | ledger | site`. Bad input ends with status 2."""
 
 from __future__ import annotations
 
@@ -189,6 +189,56 @@ def report(
             text = page(verify_packet(packet, progress), packet.name)
         out.write_text(text, encoding="utf-8")
         typer.echo(f"wrote {out}")
+
+
+@app.command()
+def ledger(
+    packets: Annotated[Path, typer.Argument(help="Folder of packets with its ledger.jsonl.")],
+    add: Annotated[str | None, typer.Option(help="Verify this packet of the folder and append it.")] = None,
+    note: Annotated[str, typer.Option(help="A sentence about the added packet.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Check every packet of a ledger, or add one; status 2 when one is missing, changed or does not verify."""
+    with _errors():
+        from . import ledger as book
+
+        if add is not None:
+            entry = book.add(packets, add, note)
+            typer.echo(f"added {entry.packet}: {entry.status}")
+            return
+        with _progress() as progress:
+            found = book.check(packets, progress)
+        if as_json:
+            _print_json([entry.model_dump(mode="json") for entry, _ in found])
+            return
+        for entry, verified in found:
+            typer.echo(f"{entry.added}  {entry.packet:24} {entry.status:15} {verified.files} files")
+        typer.echo(f"{len(found)} packets hashed, every number recomputed")
+
+
+@app.command()
+def site(
+    packets: Annotated[Path, typer.Argument(help="Folder of packets with its ledger.jsonl.")],
+    out: Annotated[Path, typer.Option(help="Folder of Markdown pages to write or to check.")],
+    published: Annotated[Path | None, typer.Option(help="Folder of published results (TOML).")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; status 2 when a page and a packet differ.")
+    ] = False,
+) -> None:
+    """Write the claims of a reviewer site: a front page and one page a packet, every number recomputed."""
+    with _errors():
+        from .pages import site as pages
+
+        with _progress() as progress:
+            made = pages.pages(packets, published, progress)
+        if check:
+            wrong = pages.check(out, made)
+            if wrong:
+                raise EvidenceError(f"{out}: {wrong}; run `serving-evidence site` without --check")
+            typer.echo(f"{len(made)} pages say what their packets say")
+            return
+        for name in pages.write(out, made):
+            typer.echo(f"written {out / name}")
 
 
 def _dry_run(declared: Any, as_json: bool) -> None:

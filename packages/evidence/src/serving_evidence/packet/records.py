@@ -82,3 +82,14 @@ class PacketRecord(_Model):
     deviations: tuple[Deviation, ...] = ()
     calibration: CalibrationRecord | None = None
     host: dict[str, Any] = {}
+
+
+class LedgerEntry(_Model):
+    """One packet of a ledger as it was when it was added; `status` is its verdict's then, for who reads only this."""
+
+    packet: Name
+    manifest_sha256: Hash
+    protocol_sha256: Hash
+    status: Literal["REPRODUCED", "NOT_REPRODUCED", "INCONCLUSIVE", "INVALID"]
+    added: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    note: Short = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ class Verified:
     verdict: dict[str, Any]
     runs: Mapping[tuple[int, str], Result]
     files: int
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
 
 def verify(folder: Path, progress: Callable[[str], None] | None = None) -> Verified:
@@ -79,7 +80,7 @@ def _verify(folder: Path, progress: Callable[[str], None] | None) -> Verified:
     difference = first_difference(canonical.loads(canonical.dumps(verdict).encode(), VERDICT), claimed)
     if difference is not None:
         raise PacketError(f"{VERDICT}: {difference}")
-    return Verified(declared, record, verdict, runs, len(listed))
+    return Verified(declared, record, verdict, runs, len(listed), listed)
 
 
 def first_difference(computed: Any, claimed: Any, where: str = "") -> str | None:

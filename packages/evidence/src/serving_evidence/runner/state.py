@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ..schedule import Slot
 
 
+# A runner killed between fork and exec of a server leaves the lock with that child until the child's exec.
+_LOCK_WAIT_S = 3.0
+
+
 class State:
     """One run folder, held by one runner at a time."""
 
@@ -44,10 +48,7 @@ class State:
     def _claim(self, declared: Protocol, text: str) -> None:
         """Take the folder for this runner, and the protocol that is locked in it."""
         folder = self.folder
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"{folder}: another runner is at work in this folder") from None
+        self._take(folder)
         if not (folder / "run.json").exists():
             if not _fresh(folder, text):
                 raise RunError(f"{folder}: not empty and not a run folder; give a new one")
@@ -69,6 +70,18 @@ class State:
             )
         for name in ("starts", "work", "excluded"):
             (folder / name).mkdir(exist_ok=True)
+
+    def _take(self, folder: Path) -> None:
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise RunError(f"{folder}: another runner is at work in this folder") from None
+                time.sleep(0.05)
+            else:
+                return
 
     def close(self) -> None:
         """Let another runner in."""

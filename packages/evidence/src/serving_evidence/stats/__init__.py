@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .calibration import Calibration, calibrate
+from .coverage import simulated_coverage
 from .hypothesis import (
     Equivalence,
     SignFlip,
@@ -46,6 +47,7 @@ __all__ = [
     "power",
     "sd_upper",
     "sign_flip",
+    "simulated_coverage",
     "tail_bound",
     "verdict_interval",
 ]
