@@ -107,6 +107,12 @@ def npu_smoke(session: nox.Session) -> None:
     engines.npu_smoke(session)
 
 
+@nox.session(python=False, name="device-tests")
+def device_tests(session: nox.Session) -> None:
+    """Kv-plan-guard's snapshot on the accelerator that is here, torch alone; says so where there is none."""
+    engines.device_tests(session)
+
+
 @nox.session(python=False)
 def bench(session: nox.Session) -> None:
     """One benchmark: `-- NAME [its options]` runs benchmarks/NAME.py in the environment that its header names."""

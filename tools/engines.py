@@ -139,6 +139,37 @@ def npu_smoke(session: nox.Session) -> None:
     session.run(python, "-m", "ascend_sim.smoke", "npu", *session.posargs, external=True)
 
 
+def device_tests(session: nox.Session) -> None:
+    """Run the tests marked `device` with the host's own torch, or with one installed here where the host has none."""
+    env = ROOT / ".nox" / "device-tests"
+    python = env / "bin" / "python"
+    uv = envs.find_uv()
+    host = host_python()
+    probe = "import torch; a = torch.accelerator; print(a.current_accelerator() if a.is_available() else 'none')"
+    has_torch = subprocess.run([host, "-c", "import torch"], capture_output=True, check=False).returncode == 0
+    base = ["--system-site-packages", "--python", host] if has_torch else ["--python", envs.DEFAULT_PYTHON]
+    session.run(uv, "venv", "--quiet", "--clear", "--no-project", *base, str(env), external=True)
+    if has_torch:
+        show_host_packages(Path(host), python)
+    else:
+        row = envs.row_of(default_pair())
+        try:
+            envs.install_torch(python, row["cpu"]["torch"], session.log)
+        except envs.EnvError as error:
+            session.error(str(error))
+    packages = [str(ROOT / "packages" / name) for name in ("vllm-pairs", "kv-plan-guard")]
+    needs = ["pytest>=8.3", "filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec"]
+    session.run(uv, "pip", "install", "--quiet", "--python", str(python), *needs, *packages, external=True)
+    done = subprocess.run([str(python), "-c", probe], capture_output=True, text=True, check=False)
+    accelerator = done.stdout.strip()
+    if accelerator in ("", "none"):
+        session.warn("no accelerator here: copies are synchronous, and what needs a device queue is skipped")
+    else:
+        session.log(f"accelerator: {accelerator}")
+    files = [str(path) for path in sorted((ROOT / "tests").glob("test_*_device.py"))]
+    session.run(str(python), "-m", "pytest", *files, *session.posargs, external=True)
+
+
 def show_host_packages(host: Path, python: Path) -> None:
     """Let an environment made from `host` see its packages also where `host` is a virtual environment itself.
 

@@ -1,0 +1,1 @@
+"""The only place of this package that meets torch, vLLM and vllm-ascend; everything here is imported late."""
