@@ -25,9 +25,10 @@ class Config:
     `action`: under `raise` the tokens of a bad plan are never released and the failure latches; under `log` it is
     reported once per signature, counted, and serving goes on. `every`: plans of every N-th step are audited (the key
     `sample: {"every": N}`); the mirror follows every step in any case. `report`: form of the logged report.
-    `replay_dir`: folder for replay files, None writes none; at most `replay_files` files of at most `replay_bytes`
-    bytes each. `stats_dir`: folder that each worker writes its counters to, None writes none. `tail`: also note live
-    ids behind the used columns of a row (information, no error; costs a pass over the unused columns).
+    `replay_dir`: folder for replay files, None makes one under the system's temporary folder at the first finding; at
+    most `replay_files` files (0: none) of at most `replay_bytes` bytes each, per worker. `stats_dir`: folder that each
+    worker writes its counters to, None writes none. `tail`: also note live ids behind the used columns of a row
+    (information, no error; costs a pass over the unused columns).
     """
 
     enabled: bool = False
@@ -83,7 +84,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[str, object], Any]]]] = {
     "sample": ("every", _sample),
     "report": ("report", _one_of(FORMATS)),
     "replay_dir": ("replay_dir", _folder),
-    "replay_files": ("replay_files", _count(1, 10_000)),
+    "replay_files": ("replay_files", _count(0, 10_000)),
     "replay_bytes": ("replay_bytes", _count(1 << 16, 1 << 30)),
     "stats_dir": ("stats_dir", _folder),
     "tail": ("tail", _bool),
@@ -105,9 +106,6 @@ def parse(value: object) -> Config:
             raise ConfigError(f"{KEY} has no key {name!r}; known keys: {', '.join(_READERS)}")
         field, read = _READERS[name]
         parsed[field] = read(name, item)
-    for name in ("replay_files", "replay_bytes"):
-        if name in parsed and not parsed.get("replay_dir"):
-            raise ConfigError(f"{KEY}.{name} is read with replay_dir only; set replay_dir or remove it")
     return Config(**parsed)
 
 
@@ -117,7 +115,5 @@ def to_json(config: Config) -> dict[str, Any]:
     for name, (field, _) in _READERS.items():
         value = getattr(config, field)
         plain[name] = {"every": value} if name == "sample" else value
-    if config.replay_dir is None:
-        del plain["replay_files"], plain["replay_bytes"]
     assert {field for field, _ in _READERS.values()} == {f.name for f in fields(Config)}
     return plain

@@ -77,6 +77,9 @@ class Transfer:
         Positions moved; None where the connector does not say.
     source_blocks
         Logical block indices on the far side, one for each of `block_ids`; None where not known.
+    computed_before
+        Tokens of the request that were computed locally when it was admitted, as the scheduler told the connector; a
+        load must not reach below. None where the connector does not say.
     slots
         Slots the connector addresses, one per token of [first_token, first_token + num_tokens); None without.
     logical_rows, local_rows
@@ -95,6 +98,7 @@ class Transfer:
     first_token: int | None = None
     num_tokens: int | None = None
     source_blocks: Ids | None = None
+    computed_before: int | None = None
     slots: Ids | None = None
     logical_rows: Ids | None = None
     local_rows: Ids | None = None
@@ -183,8 +187,7 @@ class PlanFacts:
     step, group
         As in StepFacts; the index in Layout.groups.
     req_ids
-        [num_reqs] in batch row order, after the worker updated its batch (`input_batch.req_ids`). With prefill
-        context parallel, one entry per rank-local row, so that a request may come twice or not at all.
+        [num_reqs] in batch row order, after the worker updated its batch (`input_batch.req_ids`).
     query_start_loc
         [>= num_reqs + 1] int; real rows' running sum of tokens, then constant over the padded rows.
     block_table
@@ -212,6 +215,9 @@ class PlanFacts:
         Length of the buffer that `slot_mapping` (or `num_slots`) is copied to; None where unbounded.
     num_slots
         Planned slots where the array itself is not at hand (a warm-up, a plan that failed to copy).
+    local
+        Whether the rows are this rank's part of a prefill context parallel batch (Layout.pcp_size): a request may then
+        come twice, or, on a rank without tokens, one row stands with 0 tokens and length 0.
     draft
         Whether this is the drafter's plan: its tokens are not in StepFacts; rows, pads, ranges and slot rules are
         checked against the positions the plan itself names, which must start at or behind the request's frontier.
@@ -236,6 +242,7 @@ class PlanFacts:
     num_accepted: Ints | None = None
     slot_capacity: int | None = None
     num_slots: int | None = None
+    local: bool = False
     draft: bool = False
 
 

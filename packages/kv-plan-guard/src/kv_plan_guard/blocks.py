@@ -1,0 +1,259 @@
+"""The blocks of one KV cache group: who holds which, in which order, since when.
+
+Rows are kept in kernel blocks, in tables of power-of-two widths, so that memory is linear in the blocks held (at most
+twice of it, and what was held at the peak) and that the rows of a batch are one gather.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kv_plan_guard.layout import GroupLayout
+
+MIN_WIDTH: Final = 16
+HISTORY: Final = 4096
+
+
+class RowTable:
+    """Rows of one width; freed rows are taken again first, so that rows stay dense."""
+
+    def __init__(self, width: int) -> None:
+        self.rows = np.zeros((4, width), np.int32)
+        self._free = [3, 2, 1, 0]
+
+    def take(self) -> int:
+        """A free row, zeroed when it was freed."""
+        if not self._free:
+            old = len(self.rows)
+            self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)])
+            self._free = list(range(2 * old - 1, old - 1, -1))
+        return self._free.pop()
+
+    def free(self, row: int) -> None:
+        """Give a row back."""
+        self.rows[row] = 0
+        self._free.append(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change of hands: `what` is "given" or "freed"; `life` numbers the request's lives."""
+
+    step: int
+    what: str
+    request: str
+    life: int
+    blocks: Sequence[int]
+
+
+class GroupBlocks:
+    """See the module. Arrays indexed by request (`slot`) are grown by `ensure_slots`."""
+
+    def __init__(self, layout: GroupLayout) -> None:
+        self.layout = layout
+        self.tables: dict[int, RowTable] = {}
+        self.width = np.zeros(0, np.int32)  # [slots] width of the table that holds the row; 0: none
+        self.row = np.zeros(0, np.intp)  # [slots] row in that table
+        self.count = np.zeros(0, np.int64)  # [slots] manager blocks in the row
+        self.released = np.zeros(0, np.int64)  # [slots] leading columns that were given up (ephemeral groups)
+        self.flagged: set[int] = set()  # slots whose row holds an id out of range, or too many
+        self.nulls: set[int] = set()  # slots whose row holds the null block
+        # Both grow to the highest id seen.
+        self.refs = np.zeros(0, np.int32)  # [pool] live rows that hold the block
+        self.writer = np.full(0, -1, np.int64)  # [pool] life that the block was last given to
+        self.generation = np.zeros(0, np.int32)  # [pool] times it was given away
+        self.conflicts: dict[int, tuple[int, int]] = {}  # block -> (holding life, new life)
+        self.history: deque[Event] = deque(maxlen=HISTORY)
+        self.moves = 0  # grows when a row changes its place
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def ensure_slots(self, size: int) -> None:
+        """Make room for request slots `0 .. size - 1`."""
+        for name in ("width", "row", "count", "released"):
+            old: NDArray[Any] = getattr(self, name)
+            if len(old) < size:
+                new = np.zeros(size, old.dtype)
+                new[: len(old)] = old
+                setattr(self, name, new)
+
+    def kernel_row(self, slot: int) -> NDArray[np.int32]:
+        """The kernel blocks of a request, in order; a view."""
+        width = int(self.width[slot])
+        if not width:
+            return np.zeros(0, np.int32)
+        return self.tables[width].rows[self.row[slot], : int(self.count[slot]) * self.layout.ratio]
+
+    def manager_row(self, slot: int) -> NDArray[np.int32]:
+        """The manager blocks of a request, in order."""
+        return self.kernel_row(slot)[:: self.layout.ratio] // self.layout.ratio
+
+    def append(self, slot: int, life: int, request: str, ids: Sequence[int], hits: int, step: int) -> None:
+        """Append manager blocks to a row. The first `hits` columns of the *row* may be shared with other requests."""
+        if not ids:
+            return
+        at = int(self.count[slot])
+        self._store(slot, at, ids)
+        self.count[slot] = at + len(ids)
+        self.history.append(Event(step, "given", request, life, ids))
+        layout = self.layout
+        if layout.row_width is not None and (at + len(ids)) * layout.ratio > layout.row_width:
+            self.flagged.add(slot)
+        if len(ids) == 1 and 0 <= ids[0] < len(self.refs) and ids[0] != layout.null_block:
+            self._hold_one(ids[0], slot, life, at < hits)
+        else:
+            self._hold(ids, slot, life, max(0, hits - at))
+
+    def drop(self, slot: int, life: int, request: str, step: int) -> None:
+        """Give all blocks of a request back."""
+        if not self.width[slot]:
+            return
+        ids = self.manager_row(slot)[int(self.released[slot]) :]
+        self.history.append(Event(step, "freed", request, life, ids.tolist()))
+        self._release(ids)
+        self.tables[int(self.width[slot])].free(int(self.row[slot]))
+        self.width[slot] = self.count[slot] = self.released[slot] = 0
+        self.flagged.discard(slot)
+        self.nulls.discard(slot)
+        self.moves += 1
+
+    def release_before(self, slots: NDArray[np.intp], first: NDArray[np.int64]) -> None:
+        """Columns before `first` are no longer needed: the scheduler may give those blocks away without a word.
+
+        A boundary that moves back (after a rejected draft) takes the columns up again that still are the request's.
+        """
+        moved = np.flatnonzero(self.released[slots] != np.minimum(first, self.count[slots]))
+        for at in moved.tolist():
+            slot, goal = int(slots[at]), min(int(first[at]), int(self.count[slots[at]]))
+            done = int(self.released[slot])
+            row = self.manager_row(slot)
+            if goal > done:
+                self._release(row[done:goal])
+                self.released[slot] = goal
+
+    def restore_row(self, slot: int, kernel: Sequence[int], released: int) -> None:
+        """Put a row in place as a replay file has it, without changing who holds what."""
+        if kernel:
+            width = self._move(slot, len(kernel))
+            self.tables[width].rows[self.row[slot], : len(kernel)] = kernel
+        self.count[slot] = len(kernel) // self.layout.ratio
+        self.released[slot] = released
+
+    # -- ownership -------------------------------------------------------------------------------------------------
+
+    def holders(self, block: int, slots: Iterable[int]) -> list[tuple[int, int]]:
+        """(slot, column) of every listed request whose row holds the block in a column it has not given up."""
+        found = []
+        for slot in slots:
+            row = self.manager_row(slot)
+            start = int(self.released[slot])
+            found += [(slot, start + int(column)) for column in np.flatnonzero(row[start:] == block)]
+        return found
+
+    def events(self, block: int, limit: int = 8) -> list[Event]:
+        """The last changes of hands of a block, oldest first, as far as the bounded history reaches."""
+        found = [event for event in self.history if block in event.blocks]
+        return found[-limit:]
+
+    def nbytes(self) -> int:
+        """Bytes of the arrays; the history is bounded and not counted."""
+        arrays = (self.width, self.row, self.count, self.released, self.refs, self.writer, self.generation)
+        return sum(array.nbytes for array in arrays) + sum(table.rows.nbytes for table in self.tables.values())
+
+    def _store(self, slot: int, at: int, ids: Sequence[int]) -> None:
+        ratio = self.layout.ratio
+        stop = (at + len(ids)) * ratio
+        width = int(self.width[slot])
+        if stop > width:
+            width = self._move(slot, stop)
+        row = self.tables[width].rows[self.row[slot]]
+        try:
+            if ratio == 1:
+                row[at:stop] = ids
+            else:
+                first = np.asarray(ids, np.int64) * ratio
+                row[at * ratio : stop] = (first[:, None] + np.arange(ratio)).ravel()
+        except OverflowError:
+            # An id that fits no block table at all: kept as -1, which is out of every range.
+            row[at * ratio : stop] = -1
+
+    def _move(self, slot: int, need: int) -> int:
+        width = max(MIN_WIDTH, 1 << (need - 1).bit_length())
+        table = self.tables.setdefault(width, RowTable(width))
+        row = table.take()
+        old = int(self.width[slot])
+        if old:
+            used = int(self.count[slot]) * self.layout.ratio
+            table.rows[row, :used] = self.tables[old].rows[self.row[slot], :used]
+            self.tables[old].free(int(self.row[slot]))
+        self.width[slot], self.row[slot] = width, row
+        self.moves += 1
+        return width
+
+    def _hold_one(self, block: int, slot: int, life: int, hit: bool) -> None:
+        refs = self.refs
+        if not refs[block]:
+            refs[block] = 1
+        else:
+            refs[block] += 1
+            if hit:
+                return
+            self.conflicts[block] = (int(self.writer[block]), life)
+        self.writer[block] = life
+        self.generation[block] += 1
+
+    def _hold(self, ids: Sequence[int], slot: int, life: int, num_hits: int) -> None:
+        blocks = np.asarray(ids, np.int64)
+        layout = self.layout
+        bad = (blocks < 0) | (blocks >= layout.pool_blocks)
+        if bad.any() or int(blocks.max()) * layout.ratio + layout.ratio > layout.kernel_pool:
+            self.flagged.add(slot)
+        keep = ~bad
+        if layout.null_block is not None:
+            null = blocks == layout.null_block
+            if null.any():
+                self.nulls.add(slot)
+                keep &= ~null
+        hit = np.arange(len(blocks)) < num_hits
+        blocks, hit = blocks[keep], hit[keep]
+        if not len(blocks):
+            return
+        self._grow_pool(int(blocks.max()) + 1)
+        shared = hit & (self.refs[blocks] > 0)
+        taken = ~hit & (self.refs[blocks] > 0)
+        for block in blocks[taken].tolist():
+            self.conflicts[block] = (int(self.writer[block]), life)
+        np.add.at(self.refs, blocks, 1)
+        fresh = blocks[~shared]
+        self.writer[fresh] = life
+        self.generation[fresh] += 1
+        if len(fresh) and (twice := fresh[self.refs[fresh] > 1]).size:
+            for block in twice.tolist():
+                self.conflicts.setdefault(block, (life, life))
+
+    def _release(self, ids: NDArray[np.int32]) -> None:
+        if self.layout.null_block is not None:
+            ids = ids[ids != self.layout.null_block]
+        ids = ids[(ids >= 0) & (ids < len(self.refs))]
+        np.subtract.at(self.refs, ids, 1)
+        if self.conflicts:
+            for block in [b for b in self.conflicts if self.refs[b] <= 1]:
+                del self.conflicts[block]
+
+    def _grow_pool(self, size: int) -> None:
+        old = len(self.refs)
+        if size <= old:
+            return
+        size = min(max(size, 2 * old, 64), self.layout.pool_blocks)
+        self.refs = np.concatenate([self.refs, np.zeros(size - old, np.int32)])
+        self.writer = np.concatenate([self.writer, np.full(size - old, -1, np.int64)])
+        self.generation = np.concatenate([self.generation, np.zeros(size - old, np.int32)])

@@ -1,0 +1,433 @@
+"""Block table rows, slots and states of one group, judged one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv_plan_guard import rules
+from kv_plan_guard.violation import Code
+
+if TYPE_CHECKING:
+    from kv_plan_guard.blocks import GroupBlocks
+    from kv_plan_guard.facts import PlanFacts
+    from kv_plan_guard.findings import Findings
+    from kv_plan_guard.layout import GroupLayout, Layout
+    from kv_plan_guard.mirror import Mirror
+
+I64: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class Lines:
+    """What each batch row is: `slots` of the requests, least and greatest first position, tokens of this step.
+
+    `start` is the first position that the rest is judged by: the least one, or, where several are possible, the one
+    that the plan's own positions name (if it is possible at all), so that one cause is reported once.
+    """
+
+    slots: NDArray[np.intp]
+    low: I64
+    high: I64
+    counts: I64
+    empty: bool = False
+    fixed: bool = False
+    start: I64 = field(init=False)
+    _row: I64 = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.low
+        self._row = np.repeat(np.arange(len(self.slots)), self.counts)
+
+    def offsets(self) -> I64:
+        """Running sum of the tokens, [rows + 1]."""
+        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+
+    def row_of_token(self) -> I64:
+        """Batch row of each token."""
+        return self._row
+
+    def within(self) -> I64:
+        """Number of each token within its row's tokens."""
+        return np.arange(len(self._row)) - self.offsets()[:-1][self._row]
+
+    def positions(self) -> I64:
+        """Position of each token."""
+        return self.start[self._row] + self.within()
+
+    def settle_start(self, plan: PlanFacts, found: Findings) -> None:
+        """Choose `start` where drafts in flight leave several possible."""
+        if bool((self.low == self.high).all()):
+            self.fixed = True
+            return
+        total = int(self.counts.sum())
+        if plan.positions is not None and len(plan.positions) >= total:
+            first = plan.positions[np.minimum(self.offsets()[:-1], max(total - 1, 0))].astype(np.int64)
+            self.start = np.clip(first, self.low, self.high)
+            self.fixed = True
+        elif plan.seq_lens is not None and len(plan.seq_lens) >= len(self.slots):
+            first = plan.seq_lens[: len(self.slots)].astype(np.int64) - self.counts
+            self.start = np.clip(first, self.low, self.high)
+
+
+def judge_table(plan: PlanFacts, lines: Lines, mirror: Mirror, found: Findings, tail: bool) -> None:
+    """ROW, ROW_SHORT, ROW_OVERFLOW, RANGE, NULL_USE, OWN, PAD, TAIL, and the common prefix."""
+    group = mirror.groups[plan.group]
+    layout = group.layout
+    size = len(lines.slots)
+    first, stop = _columns(lines, mirror, layout)
+    for row in range(size):
+        _judge_row(plan, lines, group, row, int(first[row]), int(stop[row]), found, tail)
+    table = plan.block_table
+    if table is None:
+        return
+    padded = size if plan.num_reqs is None else plan.num_reqs
+    if layout.null_block == 0 and len(table) >= padded:
+        most = max(1, int(stop.max(initial=0)) * layout.ratio)
+        rows, columns = np.nonzero(table[size:padded, :most])
+        if len(rows):
+            at, column = size + int(rows[0]), int(columns[0])
+            why = f"padded row {at} is not a null row"
+            found.add(Code.PAD, "block_table", 0, int(table[at, column]), why=why, column=column, count=len(rows))
+    shared = plan.num_common_prefix_blocks
+    if shared > 0 and size:
+        part = table[:size, :shared]
+        differs = np.argwhere(part != part[0])
+        if part.shape[1] < shared:
+            why = "the common prefix is longer than a row"
+            found.add(Code.RANGE, "common_prefix", shared, part.shape[1], why=why)
+        if len(differs):
+            row, column = (int(v) for v in differs[0])
+            why = f"{shared} columns are declared common, and this one differs from row 0"
+            found.add(
+                Code.ROW,
+                "common_prefix",
+                int(part[0, column]),
+                int(part[row, column]),
+                row=row,
+                column=column,
+                why=why,
+                count=len(differs),
+            )
+
+
+def _columns(lines: Lines, mirror: Mirror, layout: GroupLayout) -> tuple[I64, I64]:
+    if layout.kind == "cross":
+        stop = -(-mirror.encoder[lines.slots] // layout.block_size)
+        return np.zeros_like(stop), stop
+    ends = lines.start + lines.counts
+    if lines.empty:
+        return np.zeros_like(ends), np.zeros_like(ends)
+    return rules.needed_columns(layout, lines.start, ends)
+
+
+def _judge_row(
+    plan: PlanFacts, lines: Lines, group: GroupBlocks, row: int, first: int, stop: int, found: Findings, tail: bool
+) -> None:
+    layout = group.layout
+    slot = int(lines.slots[row])
+    expected = group.kernel_row(slot)
+    ratio = layout.ratio
+    have, need = int(group.count[slot]), stop
+    where: dict[str, Any] = {"row": row, "block_unit": "kernel"}
+    if layout.row_width is not None and have * ratio > layout.row_width:
+        why = "more blocks than a row has columns"
+        found.add(Code.ROW_OVERFLOW, "block_table", layout.row_width, have * ratio, why=why, row=row)
+    if have < need:
+        why = f"{have} blocks cover {have * layout.span} tokens, {need * layout.span} are needed"
+        found.add(Code.ROW_SHORT, "block_table", need * ratio, have * ratio, why=why, row=row)
+    used = slice(first * ratio, min(need, have) * ratio)
+    needed = expected[used]
+    outside = np.flatnonzero((needed < 0) | (needed >= layout.kernel_pool))
+    if len(outside):
+        at = int(outside[0])
+        why = f"the group's pool has {layout.kernel_pool} blocks"
+        value = int(needed[at])
+        found.add(
+            Code.RANGE, "scheduler", layout.kernel_pool, value, column=used.start + at, block=value, why=why, **where
+        )
+    nulls = needed[:: max(ratio, 1)] == (-1 if layout.null_block is None else layout.null_block * ratio)
+    if layout.kind == "mamba" and len(nulls) > 2:
+        nulls[1:-1] = False
+    if nulls.any():
+        column = first + int(np.flatnonzero(nulls)[0])
+        why = "the scheduler's own list has the null block in a needed column"
+        found.add(Code.NULL_USE, "scheduler", None, layout.null_block, column=column * ratio, why=why, **where)
+    table = plan.block_table
+    if table is None:
+        return
+    if table.shape[1] < need * ratio:
+        covers = table.shape[1] * layout.kernel_size * layout.shards
+        why = f"{table.shape[1]} columns cover {covers} tokens, {need * layout.span} are needed"
+        found.add(Code.ROW_SHORT, "block_table", need * ratio, int(table.shape[1]), why=why, row=row)
+    actual = table[row, used.start : min(used.stop, table.shape[1])]
+    differs = np.flatnonzero(actual != expected[used.start : used.start + len(actual)])
+    if len(differs):
+        at = int(differs[0])
+        column, block = used.start + at, int(actual[at])
+        wanted = int(expected[column])
+        found.add(
+            Code.ROW,
+            "block_table",
+            wanted,
+            block,
+            column=column,
+            block=block,
+            why=_holder(group, block),
+            count=len(differs),
+            **where,
+        )
+        own = set(expected.tolist())
+        for at in differs.tolist():
+            _judge_block(found, group, layout, int(actual[at]), own, used.start + at, where)
+    if tail:
+        behind = table[row, need * ratio :]
+        live = np.flatnonzero(behind)
+        if len(live):
+            column = need * ratio + int(live[0])
+            why = "behind the used columns"
+            found.add(
+                Code.TAIL, "block_table", 0, int(behind[live[0]]), column=column, why=why, count=len(live), **where
+            )
+
+
+def _judge_block(
+    found: Findings,
+    group: GroupBlocks,
+    layout: GroupLayout,
+    block: int,
+    own: set[int],
+    column: int,
+    where: dict[str, Any],
+) -> None:
+    """A block that stands in a needed column where another one belongs."""
+    if not 0 <= block < layout.kernel_pool:
+        why = f"the group's pool has {layout.kernel_pool} blocks"
+        found.add(Code.RANGE, "block_table", layout.kernel_pool, block, column=column, block=block, why=why, **where)
+    elif layout.null_block is not None and block // layout.ratio == layout.null_block:
+        found.add(Code.NULL_USE, "block_table", None, block, column=column, block=block, why="", **where)
+    elif block not in own:
+        why = _holder(group, block)
+        found.add(
+            Code.OWN, "block_table", "a block of the request", block, column=column, block=block, why=why, **where
+        )
+
+
+def _holder(group: GroupBlocks, block: int) -> str:
+    """Who was last given a kernel block."""
+    manager = block // group.layout.ratio
+    events = group.events(manager, 1)
+    if not events:
+        return "never given to a request"
+    event = events[-1]
+    verb = "given to" if event.what == "given" else "freed by"
+    return f"{verb} {event.request!r} in step {event.step}"
+
+
+def judge_slots(plan: PlanFacts, lines: Lines, mirror: Mirror, layout: Layout, found: Findings) -> None:
+    """SLOT, INT32, NULL_USE, RANGE, OWN, XWRITE and PAD of the slot mapping; XWRITE also of the expected writes."""
+    group = mirror.groups[plan.group]
+    rule = group.layout
+    if rule.slots == "unused":
+        return
+    if rule.kind == "cross":
+        lines = _encoder_lines(lines, mirror)
+    positions, row = lines.positions(), lines.row_of_token()
+    mine, columns, offsets = rules.kernel_column_and_offset(rule, positions)
+    blocks = _blocks_at(group, lines, row, columns)
+    expected = np.where(mine, np.where(blocks >= 0, blocks * rule.kernel_size + offsets, -2), -1)
+    if plan.draft and layout.max_model_len is not None:
+        expected = _behind_the_limit(plan, lines, layout.max_model_len, positions, expected, columns, rule, found)
+    if rule.slots == "disabled":
+        expected = np.full_like(expected, -1)
+    else:
+        _exclusive(lines, mirror, group, row, blocks, mine, expected, found)
+    slots = plan.slot_mapping
+    if slots is None:
+        return
+    total = len(expected)
+    if len(slots) < total:
+        found.add(Code.CAPACITY, "slot_mapping", total, len(slots), why="fewer slots than tokens")
+        return
+    actual = slots[:total].astype(np.int64)
+    for token in np.flatnonzero(actual != expected).tolist():
+        wanted, value, at = int(expected[token]), int(actual[token]), int(row[token])
+        why = ""
+        if value == -1:
+            why = "a real token is not written"
+        elif wanted == -1:
+            why = "another rank's token is written here" if rule.shards > 1 else "nothing is written here"
+        elif wanted == -2:
+            why, wanted = "the request has no block for this position", -1
+        found.add(Code.SLOT, "slot_mapping", wanted, value, row=at, token=token, why=why)
+        _judge_slot(plan, lines, group, at, token, value, wanted, found)
+    tokens = total if plan.num_tokens is None else plan.num_tokens
+    if rule.kind == "cross":
+        tokens = len(slots)
+    for token in np.flatnonzero(slots[total:tokens] != -1).tolist():
+        value = int(slots[total + token])
+        if rule.kind == "cross":
+            why = "a cross attention slot in a step that encodes nothing here"
+            found.add(Code.SLOT, "slot_mapping", -1, value, token=total + token, why=why)
+        else:
+            found.add(Code.PAD, "slot_mapping", -1, value, token=total + token, why="a padded token is written")
+
+
+def _encoder_lines(lines: Lines, mirror: Mirror) -> Lines:
+    """Cross attention keys are written once, in the step that encodes."""
+    record = mirror.current
+    assert record is not None
+    encoded = record.summary.encoder_tokens
+    counts = np.array([encoded.get(mirror.names[slot] or "", 0) for slot in lines.slots.tolist()], np.int64)
+    zero = np.zeros(len(counts), np.int64)
+    return Lines(lines.slots, zero, zero, counts)
+
+
+def _blocks_at(group: GroupBlocks, lines: Lines, row: I64, columns: I64) -> I64:
+    """Expected kernel block of each token; -1 where the request has none."""
+    found = np.full(len(row), -1, np.int64)
+    for at, slot in enumerate(lines.slots.tolist()):
+        mask = row == at
+        line = group.kernel_row(slot)
+        wanted = columns[mask]
+        inside = wanted < len(line)
+        values = np.full(len(wanted), -1, np.int64)
+        values[inside] = line[wanted[inside]]
+        found[mask] = values
+    return found
+
+
+def _behind_the_limit(
+    plan: PlanFacts,
+    lines: Lines,
+    limit: int,
+    positions: I64,
+    expected: I64,
+    columns: I64,
+    rule: GroupLayout,
+    found: Findings,
+) -> I64:
+    """A draft block that reaches behind the model's length is not written at all: its tokens are judged jointly."""
+    row = lines.row_of_token()
+    over = np.zeros(len(lines.slots), np.bool_)
+    np.logical_or.at(over, row, positions >= limit)
+    width = rule.row_width
+    slots = plan.slot_mapping
+    written = np.ones(len(row), np.bool_) if slots is None else slots[: len(row)] != -1
+    beyond = np.flatnonzero(written & (columns >= (width if width is not None else 1 << 62)))
+    if len(beyond):
+        token = int(beyond[0])
+        why = f"position {int(positions[token])} is at or behind the model's length {limit}"
+        found.add(Code.RANGE, "slot_mapping", width, int(columns[token]), row=int(row[token]), token=token, why=why)
+    return np.where(over[row], -1, expected)
+
+
+def _exclusive(
+    lines: Lines,
+    mirror: Mirror,
+    group: GroupBlocks,
+    row: I64,
+    blocks: I64,
+    mine: NDArray[np.bool_],
+    expected: I64,
+    found: Findings,
+) -> None:
+    """Blocks that the step rightly writes must be the request's own to write, and no null block."""
+    layout = group.layout
+    seen: set[tuple[int, int]] = set()
+    for token in np.flatnonzero(mine & (blocks >= 0) & (expected >= 0)).tolist():
+        at, block = int(row[token]), int(blocks[token]) // layout.ratio
+        if (at, block) in seen:
+            continue
+        seen.add((at, block))
+        slot = int(lines.slots[at])
+        where: dict[str, Any] = {"row": at, "token": token, "block": block}
+        if layout.null_block is not None and block == layout.null_block:
+            found.add(Code.NULL_USE, "scheduler", None, block, why="a write to the null block", **where)
+        elif block < len(group.writer) and (
+            group.writer[block] != mirror.life[slot] or (block in group.conflicts and group.refs[block] > 1)
+        ):
+            _shared(mirror, group, slot, block, "scheduler", found, where)
+
+
+def _shared(
+    mirror: Mirror, group: GroupBlocks, slot: int, block: int, what: str, found: Findings, where: dict[str, Any]
+) -> None:
+    """XWRITE, if another live request holds the block in a column that it has not given up."""
+    live = [other for other in mirror.index.values() if other != slot]
+    for other, _ in group.holders(block, live):
+        name = mirror.names[other]
+        found.add(Code.XWRITE, what, "a block of its own", block, why=f"held by {name!r}", **where)
+        return
+    if len(group.holders(block, [slot])) > 1:
+        found.add(Code.XWRITE, what, "each block once", block, why="stands twice in the request's own row", **where)
+
+
+def _judge_slot(
+    plan: PlanFacts, lines: Lines, group: GroupBlocks, row: int, token: int, value: int, wanted: int, found: Findings
+) -> None:
+    """Where a wrong slot leads to."""
+    layout = group.layout
+    where: dict[str, Any] = {"row": row, "token": token}
+    if wanted >= 1 << 31 and value == (wanted + (1 << 31)) % (1 << 32) - (1 << 31):
+        why = f"{wanted} does not fit {layout.slot_dtype}"
+        found.add(Code.INT32, "slot_mapping", wanted, value, why=why, **where)
+        return
+    if value == -1:
+        return
+    block = value // layout.kernel_size
+    if not 0 <= block < layout.kernel_pool:
+        why = f"the group's pool has {layout.kernel_pool} blocks"
+        found.add(Code.RANGE, "slot_mapping", layout.kernel_pool, block, block=block, why=why, **where)
+        return
+    manager = block // layout.ratio
+    if manager == layout.null_block:
+        found.add(Code.NULL_USE, "slot_mapping", wanted, value, block=block, why="a write to the null block", **where)
+        return
+    mirror_row = group.kernel_row(int(lines.slots[row]))
+    if block not in mirror_row:
+        why = _holder(group, block)
+        found.add(Code.OWN, "slot_mapping", "a block of the request", block, block=block, why=why, **where)
+        held = manager < len(group.refs) and group.refs[manager] > 0
+        if held:
+            why = f"held by another live request: {why}"
+            found.add(Code.XWRITE, "slot_mapping", "a block of its own", block, block=block, why=why, **where)
+
+
+def judge_state(plan: PlanFacts, lines: Lines, mirror: Mirror, found: Findings) -> None:
+    """Recurrent states: column, block and accepted count."""
+    group = mirror.groups[plan.group]
+    layout = group.layout
+    size = len(lines.slots)
+    if layout.kind == "mamba":
+        column = rules.state_column(layout, lines.start)
+        if plan.state_columns is not None:
+            actual = plan.state_columns[:size].astype(np.int64)
+            found.compare(Code.STATE, "state_columns", column, actual, f"in blocks of {layout.block_size} tokens")
+            width = layout.row_width
+            for row in np.flatnonzero(actual != column).tolist():
+                if width is not None and not 0 <= actual[row] < width:
+                    why = "outside of the row"
+                    found.add(Code.RANGE, "state_columns", width, int(actual[row]), row=row, why=why)
+        if plan.state_blocks is not None:
+            for row in range(size):
+                line = group.kernel_row(int(lines.slots[row]))
+                wanted = int(line[column[row]]) if column[row] < len(line) else -1
+                block = int(plan.state_blocks[row])
+                if block == wanted:
+                    continue
+                if layout.null_block is not None and block == layout.null_block:
+                    found.add(Code.NULL_USE, "state_blocks", wanted, block, row=row, why="a live state", block=block)
+                else:
+                    found.add(
+                        Code.STATE, "state_blocks", wanted, block, row=row, why=_holder(group, block), block=block
+                    )
+    if plan.num_accepted is not None:
+        kept = mirror.kept[lines.slots]
+        actual = plan.num_accepted[:size].astype(np.int64)
+        for row in np.flatnonzero((kept > 0) & (actual != kept)).tolist():
+            why = "what the request's last step kept"
+            found.add(Code.STATE, "num_accepted", int(kept[row]), int(actual[row]), row=row, why=why)
