@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-
 from layerwise_sched.model import DataPath
 from layerwise_sched.simulation import Spec
 

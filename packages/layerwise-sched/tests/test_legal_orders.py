@@ -9,8 +9,6 @@ import pytest
 from data_plane import data_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import specs
-
 from layerwise_sched import HOLD, make_policy
 from layerwise_sched.checker import Broken, check_run
 from layerwise_sched.dispatch import Dispatcher
@@ -20,6 +18,7 @@ from layerwise_sched.simulation import Spec, generate, simulate
 from layerwise_sched.simulation.engine import DeadlockError
 from layerwise_sched.stages import check
 from layerwise_sched.timeline import Code, Record
+from strategies import specs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

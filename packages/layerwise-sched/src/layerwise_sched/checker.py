@@ -104,7 +104,8 @@ def _waits(task: TaskRun) -> list[Violation]:
     if facts.gate is not None and facts.has_io:
         for kind in (DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU):
             if (why := _late(task.met.get(kind), begin)) is not None:
-                found.append(Violation(Broken.GATE, cid, -1, f"layer {facts.layer} passed its gate: {kind.name} {why}"))
+                what = f"layer {facts.layer} passed its gate: {kind.name} {why}"
+                found.append(Violation(Broken.GATE, cid, -1, what))
     return found
 
 
