@@ -85,6 +85,7 @@ def docs(session: nox.Session) -> None:
     """Write the generated pages and build the site, strictly and offline, into site/."""
     install_group(session, "docs")
     tool(session, "docs_pages.py")
+    engines.claims(session)
     session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
     tool(session, "site_check.py", "site")
 
@@ -117,6 +118,18 @@ def device_tests(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """One benchmark: `-- NAME [its options]` runs benchmarks/NAME.py in the environment that its header names."""
     engines.bench(session)
+
+
+@nox.session(python=False)
+def repro(session: nox.Session) -> None:
+    """One fault of upstream, shown on the versions that have it: `-- NAME [--pair ID|--all-pairs]`."""
+    engines.repro(session)
+
+
+@nox.session(python=False)
+def evidence(session: nox.Session) -> None:
+    """One packet of evidence/, made here; goes on where it was stopped: `-- NAME [--at-most N]`."""
+    tool(session, "evidence.py", *session.posargs)
 
 
 @nox.session(python=False, name="lock-pairs")

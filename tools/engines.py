@@ -215,5 +215,41 @@ def bench(session: nox.Session) -> None:
             )
         return
     light = {"UV_PROJECT_ENVIRONMENT": str(ROOT / ".nox" / "light")}
-    command = [envs.find_uv(), "run", "--frozen", "--quiet", "--all-packages", "python", str(script)]
-    session.run(*command, *session.posargs[1:], env=light, external=True)
+    session.run(*light_command("python", str(script)), *session.posargs[1:], env=light, external=True)
+
+
+def light_command(*words: str) -> list[str]:
+    """A command in the environment of the packages alone, without an engine."""
+    return [envs.find_uv(), "run", "--frozen", "--quiet", "--all-packages", *words]
+
+
+def claims(session: nox.Session) -> None:
+    """Check that every page of the claims says what its packet says; writing them is `tools/claims.py`."""
+    light = {"UV_PROJECT_ENVIRONMENT": str(ROOT / ".nox" / "light")}
+    session.run(*light_command("python", str(ROOT / "tools" / "claims.py"), "--check"), env=light, external=True)
+
+
+def repro_pairs(script: Path) -> list[str]:
+    """The pairs that a reproduction is about, from its header comment `# pairs: ID ...`; the first is its default."""
+    found = re.search(r"^# pairs: ([0-9. ]+)$", script.read_text(encoding="utf-8"), re.MULTILINE)
+    if not found:
+        raise SystemExit(f"{script.name}: no header comment `# pairs: ID ...`")
+    return found.group(1).split()
+
+
+def repro(session: nox.Session) -> None:
+    """Run repro/NAME.py in the environment of each chosen pair; it fails where the fault is not shown."""
+    names = sorted(path.stem for path in ROOT.glob("repro/*.py") if not path.stem.startswith("_"))
+    words = list(session.posargs)
+    if not words or words[0] not in names:
+        session.error(f"name a reproduction after `--`: {', '.join(names)}")
+    script = ROOT / "repro" / f"{words[0]}.py"
+    known = repro_pairs(script)
+    if "--all-pairs" in words:
+        pairs = known
+    elif "--pair" in words:
+        pairs = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--pair"]
+    else:
+        pairs = known[:1]
+    for pair in pairs:
+        session.run(ensure(session, pair), str(script), env=ENGINE_ENV | {"KIT_PAIR": pair}, external=True)
