@@ -1,8 +1,8 @@
 """Pipeline parallel with MTP drafts and synchronous scheduling: where the core stops, the Ascend runner goes on.
 
 vLLM's own runner asserts that a step schedules at least as many tokens as it takes logits from; the Ascend runner
-replaces that function without it, and its tokens are wrong. Real here: both runners, two worker processes each. The tiny model does
-not declare pipeline support and vLLM's check of it is answered; drafts are an oracle's, right 7 in 10.
+replaces that function without it, and its tokens are wrong. Real here: both runners, two worker processes each. The
+tiny model does not declare pipeline support and vLLM's check of it is answered; drafts are an oracle's, right 7 in 10.
 """
 
 # pairs: 0.29.0 0.30.0

@@ -44,7 +44,9 @@ def freeze(name: str) -> Path:
         partial.mkdir(parents=True)
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
             tar.extractall(partial, filter="data")
-        (partial / "packages" / "commit.json").write_text(f'{{"commit": "{commit.stdout.strip()}"}}\n', encoding="utf-8")
+        (partial / "packages" / "commit.json").write_text(
+            f'{{"commit": "{commit.stdout.strip()}"}}\n', encoding="utf-8"
+        )
         partial.rename(code)
     return code
 
@@ -61,7 +63,7 @@ def place_model(python: Path) -> None:
 
 
 def environment(python: Path, code: Path) -> dict[str, str]:
-    """What runner, servers and clients inherit: the pair's commands first, the frozen packages before the checkout's."""
+    """What runner, servers and clients inherit: the pair's commands, and the frozen packages before the checkout's."""
     sources = [str(path) for path in sorted(code.glob("packages/*/src")) if path.parent.name != "evidence"]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "ASCEND_", "PYTHONPATH"))}
     return kept | {
