@@ -106,6 +106,7 @@ def leave_to_upstream(feature: str) -> dict[str, Any]:
     from ascend_sim import counters
     from mrv2_metadata.adapters import install
     from mrv2_metadata.config import Config
+    from mrv2_metadata.stats import Stats
 
     asked = Config(enabled=True)
     if not install.enable(asked, ordinary := ordinary_config()):  # an ordinary engine of this process has the hooks
@@ -118,6 +119,7 @@ def leave_to_upstream(feature: str) -> dict[str, Any]:
     shared = install.metadata()
     assert shared is not None
     shared.admit(config, asked)
+    shared.stats = Stats()  # of these calls alone
     for side in ("upstream", "hooked"):
         runner, scheduler_output, req_ids, held = bare_runner(6, config, 4 if feature == "tokens_per_step" else 1)
         runner.num_computed_tokens_stream = torch.npu.Stream()
