@@ -106,6 +106,7 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
     scenario = replace(by_name([spec["scenario"]])[0], **spec.get("changes", {}))
     arguments = smoke.engine_arguments(scenario, mode, job)
     arguments.update(spec.get("engine", {}))
+    arguments["model"] = job["models"][spec.get("model", "target")]
     if spec.get("drafts") == "random":
         os.environ.pop("ASCEND_SIM_ORACLE", None)  # the draft model's own, which are hardly ever right
     # By the environment and not by the key: one process holds engines with different configurations here.

@@ -114,12 +114,37 @@ def merge(summary_path: Path, row: dict[str, Any]) -> dict[str, Any]:
     return head | {"seed": 0, "figures": figures, "rows": rows, "passed": all(known["passed"] for known in rows)}
 
 
+HEAD = ("pair", "D2H", "host waits", "uploads of `query_start_loc`", "length loops", "`.tolist()` in the builder",
+        "tokens equal", "drifted rows", "churned steps")  # fmt: skip
+
+
+def markdown(summary: dict[str, Any]) -> str:
+    """The table of README and docs page: per ordinary decode step off → on, then the sums of all runs of a pair."""
+    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    for row in sorted(summary["rows"], key=lambda row: str(row["pair"]), reverse=True):
+        steps = [
+            f"{row[f'{name}_off']:.3g} → {row[f'{name}_on']:.3g}"
+            for name in ("d2h", "event_waits", "h2d_qsl", "host_loops", "tolist")
+        ]
+        sums = [
+            f"{row['tokens_equal']:,} of {row['tokens_total']:,}",
+            str(row["drift_rows"]),
+            f"{row['churn_steps']:,}",
+        ]
+        lines.append(f"| {' | '.join([str(row['pair']), *steps, *sums])} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/metadata_steps"))
     parser.add_argument("--examples", type=int, default=40, help="churn plans per engine (four engines a pair)")
     parser.add_argument("--fresh", action="store_true", help="forget the rows of other pairs")
+    parser.add_argument("--markdown", type=Path, help="print the table of a recorded summary.json and run nothing")
     options = parser.parse_args()
+    if options.markdown:
+        sys.stdout.write(markdown(json.loads(options.markdown.read_text())))
+        return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from vllm_pairs import current_pair
 
@@ -136,6 +161,7 @@ def main() -> int:
     partial.replace(path)
     for key, value in row.items():
         sys.stdout.write(f"{key}: {value}\n")
+    sys.stdout.write(markdown(summary))
     return 0 if summary["passed"] else 1
 
 

@@ -51,6 +51,9 @@ FAULTY = [
     for scenario, faults in FAULTS.items()
     for fault in faults
 ]
+# A builder that was not run with the hook, beside one that was; only where the simulator's models were compared.
+OTHER_BUILDER = [{"name": "hybrid", "scenario": "batch", "model": "hybrid", "hook": {"enabled": True}}]
+OTHER_BUILDER *= os.environ.get("KIT_PAIR", "0.30.0") == "0.30.0"
 # What no engine here can run: the real methods, on a runner without an engine, after the engines of this process.
 PROBES = [{"name": f"probe-{feature}", "probe": feature} for feature in ("diffusion", "tokens_per_step")]
 
@@ -71,7 +74,7 @@ def run_engines(
         (folder / f"{mode}.log").write_text(done.stdout + done.stderr)
 
 
-MODELS = {"target": "dense", "draft": "eagle"}
+MODELS = {"target": "dense", "draft": "eagle", "hybrid": "hybrid"}
 
 
 def read(folder: Path, name: str) -> dict:
@@ -83,7 +86,7 @@ def read(folder: Path, name: str) -> dict:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("metadata")
-    run_engines(folder, RUNS + FAULTY + PROBES)
+    run_engines(folder, RUNS + FAULTY + OTHER_BUILDER + PROBES)
     return folder
 
 
@@ -197,3 +200,14 @@ def test_together_with_the_plugins_that_are_installed(results):
     assert any(name.startswith("mrv2_metadata.") for name in result["in_place"]["hooks"])
     for other in result["others"]:
         assert any(name.startswith(f"{other}.") for name in result["in_place"]["hooks"]), result["in_place"]["hooks"]
+
+
+@pytest.mark.skipif(not OTHER_BUILDER, reason="the hybrid model was compared on the default pair")
+def test_a_runner_with_another_builder_is_left_to_upstream(results):
+    result = read(results, "hybrid")
+    assert "error" not in result, result["trace"]
+    assert "attention metadata builder" in result["hook"]["declined"]
+    assert "was not run with this hook" in result["hook"]["declined"]
+    assert result["hook"]["counts"]["steps"] == result["hook"]["counts"]["uploads_avoided"] == 0
+    assert result["per_decode_step"]["h2d_qsl"] == 1, "upstream's own upload"
+    assert all(len(tokens) == 32 for tokens in result["tokens"])
