@@ -1,0 +1,192 @@
+"""The process that plants faults: ``python -m kv_plan_guard.adapters.inject JOB.json``.
+
+The job: ``engine`` (``sim``: the simulated Ascend runner, activated by the environment; ``core``: vLLM's own runner),
+``models`` (architecture to checkpoint), ``folder``, ``cells`` and ``without`` (checks switched off, for mutation). Each
+cell gets an engine of its own in this process and leaves one JSON file.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from kv_plan_guard.adapters.faults import FAULTS
+from kv_plan_guard.adapters.planting import Planter
+from kv_plan_guard.adapters.state import ATTRIBUTE
+from kv_plan_guard.errors import PlanError
+
+ENGINE: Final[dict[str, Any]] = {
+    "skip_tokenizer_init": True,
+    "max_model_len": 512,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "block_size": 128,
+    "kv_cache_memory_bytes": 32 << 20,
+    "max_num_seqs": 8,
+    "enable_prefix_caching": False,
+    "seed": 0,
+}
+# lengths of the prompts, tokens to make (one number, or one a request), engine arguments.
+WORKLOADS: Final[dict[str, tuple[list[int], list[int], dict[str, Any]]]] = {
+    "mixed": ([30, 140, 200, 20], [10], {"max_num_batched_tokens": 96}),
+    "long": ([300, 280], [8], {"max_num_batched_tokens": 160}),
+    "early-end": ([20, 30, 40], [3, 14, 14], {}),
+    "growing": ([120, 110], [26], {}),
+    "reused-rows": ([20, 30, 25, 35, 28], [4], {"max_num_seqs": 2}),
+    "preemption": ([100] * 8, [60], {"num_gpu_blocks_override": 9}),
+    "drafts": ([30] * 4, [16], {}),
+}
+# How many blocks make the preemption workload preempt, where it is not the dense model's number.
+BLOCKS: Final = {"sliding": 14}
+DRAFTS: Final = 3
+
+
+def group_of(runner: Any, wants: str) -> int | str:
+    """The KV cache group of a fault, or why this engine has none."""
+    layouts = runner.__dict__[ATTRIBUTE].layout.groups
+    state = [gid for gid, group in enumerate(layouts) if group.kind == "mamba"]
+    slotted = [gid for gid, group in enumerate(layouts) if group.slots == "used"]
+    window = [gid for gid in slotted if layouts[gid].kind == "sliding"]
+    if wants == "groups" and len(layouts) < 2:
+        return "the model has one KV cache group"
+    if wants == "state" and not state:
+        return "the model has no recurrent state"
+    if wants == "host" and not hasattr(runner.input_buffers, "seq_lens_np"):
+        return "this runner hands no lengths over from the host"
+    if wants in ("table", "state") and state:
+        return state[0]
+    return window[0] if window else slotted[0]
+
+
+def run_cell(cell: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """One engine, one fault: what was planted and when, what was found, and which steps' tokens were released."""
+    from vllm import LLM, SamplingParams
+
+    fault = FAULTS[cell["kind"]] if cell["kind"] != "control" else None
+    lengths, new_tokens, more = WORKLOADS[fault.workload if fault else cell.get("workload", "mixed")]
+    arguments = {**ENGINE, **more, "model": job["models"][cell["architecture"]]}
+    arguments["async_scheduling"] = cell["schedule"] == "async"
+    if "num_gpu_blocks_override" in more:
+        arguments["num_gpu_blocks_override"] = BLOCKS.get(cell["architecture"], more["num_gpu_blocks_override"])
+    if fault and fault.wants == "drafts":
+        arguments["speculative_config"] = {
+            "method": "eagle",
+            "model": job["models"]["draft"],
+            "num_speculative_tokens": DRAFTS,
+        }
+    llm = LLM(**arguments)
+    try:
+        core = llm.llm_engine.engine_core.engine_core
+        runner = core.model_executor.driver_worker.worker.model_runner
+        guard = runner.__dict__[ATTRIBUTE]
+        gid = group_of(runner, fault.wants if fault else "slots")
+        if isinstance(gid, str):
+            return {"not_applicable": gid}
+        planter = Planter(runner, fault, gid)
+        released = _watch_release(core.scheduler, planter)
+        draw = random.Random(5)
+        prompts: list[Any] = [
+            {"prompt_token_ids": [draw.randrange(10, 500) for _ in range(length)]} for length in lengths
+        ]
+        sampling = [
+            SamplingParams(
+                max_tokens=new_tokens[i % len(new_tokens)], temperature=0.0, ignore_eos=True, detokenize=False
+            )
+            for i in range(len(prompts))
+        ]
+        error: BaseException | None = None
+        try:
+            llm.generate(prompts, sampling, use_tqdm=False)
+        except BaseException as raised:  # what kind it was is the result
+            error = raised
+        found = _plan_error(error)
+        return {
+            "planted": planter.planted,
+            "steps": planter.step,
+            "group": guard.layout.groups[gid].kind,
+            "error": None if error is None else f"{type(error).__name__}: {error}"[:2000],
+            "caught": found is not None,
+            "step": found.violations[0].step if found else None,
+            "codes": sorted({violation.code.value for violation in found.violations}) if found else [],
+            "released": sorted(released),
+            "violations": dict(guard.guard.stats.violations),
+        }
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+
+
+def _watch_release(scheduler: Any, planter: Planter) -> set[int]:
+    """The steps whose output reached the scheduler, and so the user."""
+    released: set[int] = set()
+    update = scheduler.update_from_output
+
+    def update_from_output(scheduler_output: Any, *args: Any, **named: Any) -> Any:
+        released.add(planter.outputs[id(scheduler_output)][0])
+        return update(scheduler_output, *args, **named)
+
+    scheduler.update_from_output = update_from_output
+    return released
+
+
+def _plan_error(error: BaseException | None) -> PlanError | None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, PlanError):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def prepare(job: dict[str, Any]) -> None:
+    """Set the guard up for this process: raising, with the checks of `without` taken out of it."""
+    from kv_plan_guard.adapters import install, state
+    from kv_plan_guard.plugin import load
+    from kv_plan_guard.violation import Code
+
+    os.environ["VLLM_KV_PLAN_GUARD"] = json.dumps({"enabled": True, "action": "raise"})
+    load()
+    if os.environ.get("KIT_TRY_UNVERIFIED") == "1":
+        install._unverified = lambda pair: None  # the run that earns a pair its row
+    if job.get("without"):
+        whole, without = state.Guard, frozenset(Code(code) for code in job["without"])
+        state.Guard = lambda config, layout: whole(config, layout, without=without)  # type: ignore[assignment,misc]
+
+
+def main(arguments: list[str]) -> int:
+    """Run the cells of the job that have no result yet."""
+    job = json.loads(Path(arguments[0]).read_text())
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    logging.getLogger("kv_plan_guard").setLevel(logging.CRITICAL)  # each cell reports a violation: it is the result
+    prepare(job)
+    folder = Path(job["folder"])
+    for cell in job["cells"]:
+        path = folder / f"{cell['name']}.json"
+        if path.exists():
+            continue
+        try:
+            result = run_cell(cell, job)
+        except Exception as error:
+            result = {"failed": f"{type(error).__name__}: {error}"[:4000]}
+        scratch = path.with_suffix(".part")
+        scratch.write_text(json.dumps({**cell, **result}))
+        scratch.replace(path)
+        sys.stdout.write(f"@cell {cell['name']}\n")
+        sys.stdout.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # engines that a fault stopped do not end in order
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
