@@ -113,6 +113,7 @@ class Hooks:
         except Exception:
             receiver.__dict__.clear()
             receiver.__dict__.update(kept)
+            loads.give_up()
             if loads.config.strict:
                 raise
             logger.exception("layerwise-sched is not on %s: upstream's own queue is", receiver.name)

@@ -80,17 +80,18 @@ class Loads:
 
     def _watch(self, receiver: Any, queue: TaskQueue) -> None:
         """The timeline's side of `attach`."""
-        timeline = self.numbers.timeline
+        timeline, serving = self.numbers.timeline, self.serving
         assert timeline is not None
+        assert serving is not None
         timeline.plan = self.plan
-        receiver.layer_save_finished_events = [views.SaveView(event, self) for event in self._saves]
+        receiver.layer_save_finished_events = [views.SaveView(event, serving) for event in self._saves]
         if self._npu is not None:
-            receiver.sync_save_events = [views.NpuView(self._npu, index, self) for index in range(len(self._npu))]
+            receiver.sync_save_events = [views.NpuView(self._npu, index, serving) for index in range(len(self._npu))]
         key_based = self._path(receiver) is DataPath.KEY
-        receiver.m_store = views.StoreView(receiver.m_store, self, parts=key_based)
+        receiver.m_store = views.StoreView(receiver.m_store, serving, self.submitting, self.leases, parts=key_based)
         builders = getattr(receiver, "group_builders", None) or [getattr(receiver, "layer_batch_builder", None)]
         for builder in {id(builder): builder for builder in builders if builder is not None}.values():
-            views.watch_builder(builder, self)
+            views.watch_builder(builder, serving)
         self.slot_waiter_changed()
         receiver._handle_request = self._handling(receiver._handle_request, queue)
         queue.task_done = self._counting(queue.task_done, queue)  # type: ignore[method-assign]
@@ -121,8 +122,8 @@ class Loads:
         """Another connector's waiter was installed, at the start or later."""
         receiver = self.receiver
         waiter = getattr(receiver, "external_slot_release_waiter", None)
-        if waiter is not None and self.recorder is not None and not hasattr(waiter, "_layerwise"):
-            receiver.external_slot_release_waiter = views.slot_waiter(waiter, self)
+        if waiter is not None and self.serving is not None and not hasattr(waiter, "_layerwise"):
+            receiver.external_slot_release_waiter = views.slot_waiter(waiter, self.serving)
 
     # -- the receive thread -----------------------------------------------------------------------------------------
     def _handling(self, handle: Callable[[Any], None], queue: TaskQueue) -> Callable[[Any], None]:
@@ -138,7 +139,7 @@ class Loads:
             serving.begin(task.cid)
             gate = data.attention_start_gate
             if gate is not None and (mark := gate.__dict__.get("_layerwise")) is not None:
-                data.attention_start_gate = views.GateView(mark, self)
+                data.attention_start_gate = views.GateView(mark, serving)
             try:
                 handle(data)
             except BaseException:
@@ -250,6 +251,10 @@ class Loads:
         self.held += change
         if self.recorder is not None:
             self.recorder.event(Code.LEASES, self.held, -1)
+
+    def give_up(self) -> None:
+        """Nothing was put on the receive thread: record nothing of its worker either."""
+        self.recorder = self.serving = self.queue = None
 
     def _policy_failed(self, error: Exception) -> None:
         if self.numbers.timeline is not None:

@@ -14,8 +14,8 @@ from layerwise_sched.timeline import Code, clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layerwise_sched.adapters.loads import Loads
     from layerwise_sched.adapters.marks import GateMark
+    from layerwise_sched.adapters.recorder import Serving
 
 
 class _View:
@@ -23,9 +23,9 @@ class _View:
 
     __slots__ = ("_of", "_serving")
 
-    def __init__(self, of: Any, loads: Loads) -> None:
+    def __init__(self, of: Any, serving: Serving) -> None:
         self._of = of
-        self._serving = loads.serving
+        self._serving = serving
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._of, name)
@@ -53,10 +53,10 @@ class NpuView:
 
     __slots__ = ("_events", "_index", "_serving")
 
-    def __init__(self, events: list[Any], index: int, loads: Loads) -> None:
+    def __init__(self, events: list[Any], index: int, serving: Serving) -> None:
         self._events = events
         self._index = index
-        self._serving = loads.serving
+        self._serving = serving
 
     def synchronize(self) -> None:
         """Block the receive thread until the save's place in the compute stream is reached."""
@@ -78,8 +78,8 @@ class GateView(_View):
 
     __slots__ = ("_mark",)
 
-    def __init__(self, mark: GateMark, loads: Loads) -> None:
-        super().__init__(mark.gate, loads)
+    def __init__(self, mark: GateMark, serving: Serving) -> None:
+        super().__init__(mark.gate, serving)
         self._mark = mark
 
     def wait(self, timeout: float = 10.0) -> bool:
@@ -106,21 +106,31 @@ _CALLS = ("batch_copy", "batch_copy_get", "get")
 class StoreView(_View):
     """The backend, or the client inside it (`store`, made late by some backends, so asked for at each use).
 
+    submitting: called when a backend call begins. leases: called with minus the number of leases let go of.
     parts: the key-based thread builds keys and addresses in its handler, with no function to wrap: there the time from
     the last wait to the call is the building.
     """
 
-    __slots__ = ("_loads", "_parts")
+    __slots__ = ("_leases", "_parts", "_submitting")
 
-    def __init__(self, of: Any, loads: Loads, *, parts: bool = False) -> None:
-        super().__init__(of, loads)
-        self._loads = loads
+    def __init__(
+        self,
+        of: Any,
+        serving: Serving,
+        submitting: Callable[[], None],
+        leases: Callable[[int], None],
+        *,
+        parts: bool = False,
+    ) -> None:
+        super().__init__(of, serving)
+        self._submitting = submitting
+        self._leases = leases
         self._parts = parts
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._of, name)
         if name == "store" and value is not None:
-            return StoreView(value, self._loads)
+            return StoreView(value, self._serving, self._submitting, self._leases)
         if name in _CALLS:
             return self._timed(value)
         if name == "batch_remove_lease":
@@ -131,7 +141,7 @@ class StoreView(_View):
         serving = self._serving
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            self._loads.submitting()
+            self._submitting()
             begin = clock()
             if self._parts:
                 serving.span(Code.BUILD, serving.last, begin)
@@ -145,15 +155,15 @@ class StoreView(_View):
     def _released(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def released(keys: Any, *args: Any, **kwargs: Any) -> Any:
             result = call(keys, *args, **kwargs)
-            self._loads.leases(-len(keys))
+            self._leases(-len(keys))
             return result
 
         return released
 
 
-def watch_builder(builder: Any, loads: Loads) -> None:
+def watch_builder(builder: Any, serving: Serving) -> None:
     """Let one builder of addresses record its spans; `build` calls `build_addrs`, and is one span then."""
-    serving, build, build_addrs = loads.serving, builder.build, builder.build_addrs
+    build, build_addrs = builder.build, builder.build_addrs
     inside = False
 
     def timed_build(*args: Any, **kwargs: Any) -> Any:
@@ -177,9 +187,8 @@ def watch_builder(builder: Any, loads: Loads) -> None:
     builder.build, builder.build_addrs = timed_build, timed_addrs
 
 
-def slot_waiter(waiter: Callable[[int], None], loads: Loads) -> Callable[[int], None]:
+def slot_waiter(waiter: Callable[[int], None], serving: Serving) -> Callable[[int], None]:
     """Another connector's slot waiter, with its span."""
-    serving = loads.serving
 
     def waited(layer: int) -> None:
         begin = clock()

@@ -1,0 +1,375 @@
+"""Real `KVPoolWorker` submit, wait and save methods with the real send and receive threads, on a CPU.
+
+The worker object has its layer-wise state and nothing else; attention is work on a device stream. Every byte is
+checked: what attention finds in its slot, what the saves left in the pool; every load is held against the order rules
+at the moment it starts, by what the rig knows itself, and not by anything of the package under test.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from layerwise_pool import LOAD, SAVE, MemoryPool
+from vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store import attention_fence, pool_worker
+from vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store.layerwise_cache_layout import (
+    build_layerwise_cache_layout,
+    build_layerwise_reuse_layout,
+)
+from vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store.metadata import (
+    LayerBlockRange,
+    LayerTransferTask,
+    ReqMeta,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layerwise_schedules import Schedule
+    from layerwise_stream import DeviceStream
+
+BLOCK = 4096  # bytes of one block of one layer; the second KV cache spec has half
+TOKENS = 16
+
+
+class Layout:
+    """Which layers share a slot, and how far ahead loads are submitted: upstream's own functions decide both."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        layers, config = schedule.layers, dict(schedule.config)
+        self.bytes = [BLOCK // 2 if layer in schedule.other_spec else BLOCK for layer in range(layers)]
+        self.sources: dict[int, int] = {}
+        slots: list[tuple[int, ...]] = [(layer,) for layer in range(layers)]
+        if schedule.plane != "gva":
+            self.prefetch = config.get("layerwise_prefetch_layers", 2)
+        elif schedule.other_spec:
+            from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+            specs = {
+                f"model.layers.{layer}.attn": FullAttentionSpec(
+                    block_size=TOKENS, num_kv_heads=1, head_size=self.bytes[layer] // 32, dtype=torch.float16
+                )
+                for layer in range(layers)
+            }
+            reuse = build_layerwise_reuse_layout(specs, layers, config)
+            self.sources, self.prefetch, slots = reuse.prefetch_layer_map, reuse.num_prefetch_layers, reuse.buffer_slots
+        else:
+            plain = build_layerwise_cache_layout(layers, config)
+            self.sources, self.prefetch = plain.prefetch_layer_map, plain.num_prefetch_layers
+            slots = [tuple(slot) for slot in plain.storage_indices]
+        self.slots = slots
+        self.offsets = np.concatenate(([0], np.cumsum(self.bytes)))
+
+
+class LayerKey:
+    """Key of the key-based plane: one object a block and layer."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def split_layers(self, layers: int, offset: int = 0) -> list[LayerKey]:
+        return [LayerKey(f"{self.name}@{layer + offset}") for layer in range(layers)]
+
+    def to_string(self) -> str:
+        return self.name
+
+
+class Rig:
+    """One worker with its threads; `step()` runs one forward and returns its seconds.
+
+    adopt: what the package under test does with the worker before its threads start; None: nothing.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        stream: DeviceStream,
+        pool: Any = None,
+        adopt: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.schedule, self.stream, self.layout = schedule, stream, Layout(schedule)
+        self.per_request = schedule.blocks + 1  # the last one is computed, not loaded
+        self.num_blocks = schedule.requests * self.per_request
+        self.pool = pool if pool is not None else MemoryPool()
+        self.errors: list[str] = []
+        self.steps = 0
+        self.order: list[int] = []  # layers in the order in which their loads started, of the present step
+        self.buffers: dict[int, np.ndarray] = {}
+        for slot in self.layout.slots:
+            array = np.zeros((self.num_blocks, max(self.layout.bytes[layer] for layer in slot)), dtype=np.uint8)
+            self.pool.device.add(array)
+            self.buffers.update(dict.fromkeys(slot, array))
+        self._watch_pool()
+        self.worker = self._worker(adopt)
+        self.queue = self.worker.kv_recv_thread.request_queue
+        self._watch_submissions()
+
+    # -- construction ---------------------------------------------------------------------------------------------
+    def _worker(self, adopt: Callable[[Any], Any] | None) -> Any:
+        n, plane = self.schedule.layers, self.schedule.plane
+        page = int(self.layout.offsets[-1])
+        worker = pool_worker.KVPoolWorker.__new__(pool_worker.KVPoolWorker)
+        state = {
+            "num_layers": n, "num_kv_cache_groups": 1, "use_layerwise": True, "use_layerwise_transfer": plane == "gva",
+            "use_block_key_layerwise": plane == "range", "block_key_hybrid": False, "kv_role": "kv_both",
+            "consumer_is_to_put": False, "pp_size": 1, "tp_rank": 0, "tp_size": 1, "dcp_size": 1, "dcp_rank": 0,
+            "put_step": 1, "prefetch_layer_map": self.layout.sources, "num_prefetch_layers": self.layout.prefetch,
+            "external_slot_release_waiter": None, "_attention_saved_layers": set(), "m_store": self.pool,
+            "token_database": self._database(), "block_size": TOKENS, "page_size_bytes": page, "h2d_stagger_us": 0,
+            "layerwise_max_transfer_blocks": 0, "layerwise_max_transfer_bytes": 0,
+            "_extra_config": self.schedule.config,
+            "group_num_layers": {0: n}, "group_block_len": {0: self.layout.bytes}, "layerwise_key_layers": n,
+            "_global_group_alloc_size": lambda group: page, "_transfer_threads_started": False,
+            "kv_send_thread": None, "kv_recv_thread": None, "_layer_load_aborted": threading.Event(),
+            "_invalid_block_ids": set(), "_invalid_block_ids_lock": threading.Lock(),
+            "_put_started_keys": set(), "_put_started_keys_lock": threading.Lock(),
+            "_current_layerwise_request_ids": set(), "_current_layerwise_last_chunk_req_ids": set(),
+            "_load_session_lock": threading.Lock(),
+        }  # fmt: skip
+        worker.__dict__.update(state)
+        if plane == "range":
+            from vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store.backend import session_tracker
+
+            worker._layerwise_session_tracker = session_tracker.LayerwiseSessionTracker()
+        self.loads = adopt(worker) if adopt is not None else None
+        worker._start_kv_transfer_threads()
+        return worker
+
+    def _database(self) -> Any:
+        n, layout = self.schedule.layers, self.layout
+        bases = [self.buffers[layer].ctypes.data for layer in range(n)]
+        strides = [self.buffers[layer].shape[1] for layer in range(n)]
+
+        def prepare(start: int, end: int, ids: list[int], layer: int) -> tuple[list[int], list[int], int]:
+            block = ids[start // TOKENS]
+            return [bases[layer] + block * strides[layer]], [layout.bytes[layer]], block
+
+        return SimpleNamespace(
+            group_block_len={0: layout.bytes},
+            group_kv_caches_base_addr={0: bases},
+            group_block_stride={0: strides},
+            group_layer_cache_entry_offsets={0: list(range(n + 1))},
+            _make_key_by_hash=lambda name: LayerKey(f"load-{name}"),
+            prepare_value_layer=prepare,
+            process_tokens=lambda end, hashes, skipped: [
+                (index * TOKENS, (index + 1) * TOKENS, LayerKey(f"save-{name}")) for index, name in enumerate(hashes)
+            ],
+        )
+
+    # -- independent checks ---------------------------------------------------------------------------------------
+    def _watch_pool(self) -> None:
+        self.saved: set[int] = set()
+        self.submitted: dict[int, Any] = {}
+        if isinstance(self.pool, MemoryPool):
+            self.pool.observe = self._observe
+            self.pool.seconds = self._seconds
+
+    def _watch_submissions(self) -> None:
+        receiver, add = self.worker.kv_recv_thread, self.worker.kv_recv_thread.add_request
+
+        def remember(task: Any) -> None:
+            if task is not None:
+                # The gate by itself: the package may put something in front of the one on the task.
+                self.submitted[task.layer_id] = (task.attention_start_gate, task.wait_for_save_layer)
+            add(task)
+
+        receiver.add_request = remember
+
+    def layer_at(self, address: int) -> int:
+        """The layer whose bytes of some pool object lie at `address`."""
+        for layer, name in self._owners(address):
+            del name
+            return layer
+        raise AssertionError(f"no object at {address:#x}")
+
+    def _owners(self, address: int) -> list[tuple[int, str]]:
+        found = []
+        for name, parts in self.pool.objects.items():
+            start, size = parts[0].ctypes.data, parts[0].nbytes
+            if start <= address < start + size:
+                if self.schedule.plane == "key":
+                    found.append((int(name.rpartition("@")[2]), name))
+                else:
+                    found.append((int(np.searchsorted(self.layout.offsets, address - start, side="right")) - 1, name))
+        return found
+
+    def _seconds(self, direction: int, size: int, number: int) -> float:
+        if direction == LOAD:
+            return self.schedule.load
+        return self.schedule.save + self.schedule.late.get(self._saving, 0.0)
+
+    def _observe(self, direction: int, pairs: list[tuple[int, int, int]]) -> None:
+        layer = self.layer_at(pairs[0][1])
+        if direction == SAVE:
+            self._saving = layer
+            return
+        self.order.append(layer)
+        gate, source = self.submitted[layer]
+        if gate is not None and (gate._event is None or not gate._event.query()):
+            self.errors.append(f"step {self.steps}: load of layer {layer} started before its gate")
+        if source is not None and not self.worker.sync_save_events[source].query():
+            self.errors.append(f"step {self.steps}: load of layer {layer} before the save event of {source}")
+        for key in self.load_keys:
+            if self.pool.leases.get(key, 0) <= 0:
+                self.errors.append(f"step {self.steps}: load of layer {layer} without the lease of {key}")
+                break
+
+    def pattern(self, layer: int, block: int, kind: int) -> np.ndarray:
+        """Bytes of one block of one layer in this step: `kind` 0 as loaded, 1 as computed."""
+        value = (layer * 37 + block * 11 + kind * 101 + self.steps * 7) % 255 + 1
+        return np.full(self.layout.bytes[layer], value, dtype=np.uint8)
+
+    # -- one step -------------------------------------------------------------------------------------------------
+    def _requests(self) -> list[Any]:
+        made = []
+        self.load_keys: list[str] = []
+        total = int(self.layout.offsets[-1])
+        self.pool.objects.clear()
+        for number in range(self.schedule.requests):
+            ids = list(range(number * self.per_request, (number + 1) * self.per_request))
+            name = f"s{self.steps}-r{number}"
+            loads = [f"load-{name}-{block}" for block in ids]
+            saves = [f"save-{name}-{block}" for block in ids]
+            request = ReqMeta(req_id=name, block_ids_by_group=[ids], block_hashes=[f"{name}-{block}" for block in ids],
+                              is_last_chunk=True, block_ids_np=np.array(ids, dtype=np.int64),
+                              save_end_token=len(ids) * TOKENS)  # fmt: skip
+            if self.schedule.plane == "key":
+                for layer in range(self.schedule.layers):
+                    for key, block in zip(loads, ids, strict=True):
+                        self.pool.allocate(f"{key}@{layer}", [self.layout.bytes[layer]])[0][:] = self.pattern(
+                            layer, block, 0
+                        )
+            else:
+                gvas = []
+                for key, block in zip(loads, ids, strict=True):
+                    (array,) = self.pool.allocate(key, [total])
+                    for layer in range(self.schedule.layers):
+                        low, high = self.layout.offsets[layer : layer + 2]
+                        array[low:high] = self.pattern(layer, block, 0)
+                    gvas.append(array.ctypes.data)
+                request.load_block_gvas_np = np.array(gvas, dtype=np.int64)
+                request.block_gvas_np = np.array(
+                    [self.pool.allocate(key, [total])[0].ctypes.data for key in saves], dtype=np.int64
+                )
+                request.load_block_keys, request.save_block_keys = list(loads), list(saves)
+            request.load_keys = loads[: self.schedule.blocks]
+            if self.schedule.plane != "range":
+                request.save_keys = saves
+            self.load_keys += request.load_keys
+            made.append(request)
+        if self.schedule.plane == "key":
+            self.load_keys = []  # the key-based plane has no leases
+        self.pool.batch_add_lease(self.load_keys)
+        return made
+
+    def _tasks(self, requests: list[Any]) -> None:
+        worker, schedule, n = self.worker, self.schedule, self.schedule.layers
+        ranges = {"use_key_major_ranges": True} if schedule.plane == "range" else {}
+
+        def task(layer: int, first: int, last: int) -> Any:
+            made = LayerTransferTask(
+                layer, [LayerBlockRange(request, first, last) for request in requests],
+                layer_idx_in_group=layer, **ranges,
+            )  # fmt: skip
+            if ranges:
+                made.final_group_layer = layer == n - 1
+            return made
+
+        worker.layer_load_tasks = [
+            [] if layer in schedule.no_load else [task(layer, 0, schedule.blocks)] for layer in range(n)
+        ]
+        saving = schedule.saves
+        worker.layer_save_tasks = [
+            [task(layer, 0, self.per_request)] if saving and layer not in schedule.no_save else [] for layer in range(n)
+        ]
+        if schedule.plane == "range":
+            worker._layer_load_aborted.clear()
+            worker._current_layerwise_request_ids = {request.req_id for request in requests}
+            worker._current_layerwise_last_chunk_req_ids = {request.req_id for request in requests}
+            for request in requests:
+                for key in request.load_keys:
+                    worker._layerwise_session_tracker.record_get_result(key, [request.req_id], succeeded=True)
+        worker._build_shared_save_data()
+        worker._build_shared_load_data()
+
+    def begin(self) -> list[Any]:
+        """What `start_load_kv` leaves behind: fresh tasks, leases, an empty submission state."""
+        self.steps += 1
+        self.order = []
+        self.submitted.clear()
+        requests = self._requests()
+        self.worker.current_layer = self.worker.next_layer_to_submit = 0
+        attention_fence.reset_attention_compute_start_gate()
+        self._tasks(requests)
+        return requests
+
+    def layer(self, layer: int) -> None:
+        """One layer: wait for its load, submit attention behind the gate, hand its save over."""
+        self.worker.wait_for_layer_load()
+        time.sleep(self.schedule.host)
+        attention_fence.record_attention_compute_start()
+        self.stream.launch(self.schedule.attention, lambda: self._attention(layer))
+        self.worker.save_kv_layer(None)
+        self.stream.launch(self.schedule.rest)
+
+    def _attention(self, layer: int) -> None:
+        buffer, size = self.buffers[layer], self.layout.bytes[layer]
+        for block in range(self.num_blocks):
+            loaded = block % self.per_request < self.schedule.blocks
+            if not loaded:
+                buffer[block, :size] = self.pattern(layer, block, 1)
+            elif layer not in self.schedule.no_load and (buffer[block, :size] != self.pattern(layer, block, 0)).any():
+                self.errors.append(f"step {self.steps}: attention of layer {layer} found wrong bytes in {block}")
+
+    def step(self) -> float:
+        """One forward; seconds from its first layer to the end of its device work."""
+        self.begin()
+        started = time.perf_counter()
+        for layer in range(self.schedule.layers):
+            self.layer(layer)
+        end = torch.npu.Event()
+        end.record()
+        end.synchronize()
+        seconds = time.perf_counter() - started
+        self.check()
+        return seconds
+
+    def check(self) -> None:
+        """After a step: saved bytes, leases, queue, finished requests, final layer last."""
+        schedule, n = self.schedule, self.schedule.layers
+        self.errors += [f"device: {error!r}" for error in self.stream.errors]
+        self.errors += self.pool.errors
+        self.stream.errors, self.pool.errors = [], []
+        if schedule.saves:
+            for layer in set(range(n)) - schedule.no_save:
+                self._check_saved(layer)
+        wanted = [layer for layer in range(n) if layer not in schedule.no_load]
+        if sorted(self.order) != wanted or self.order[-1:] != wanted[-1:]:
+            self.errors.append(f"step {self.steps}: loads started in the order {self.order}")
+        finished = {f"s{self.steps}-r{number}" for number in range(schedule.requests)}
+        if (found := self.worker.kv_recv_thread.get_and_clear_finished_requests()) != finished:
+            self.errors.append(f"step {self.steps}: finished requests {sorted(found)}, expected {sorted(finished)}")
+
+    def _check_saved(self, layer: int) -> None:
+        low, high = self.layout.offsets[layer : layer + 2]
+        for number in range(self.schedule.requests):
+            for index in range(self.per_request):
+                block = number * self.per_request + index
+                kind = int(index == self.schedule.blocks)
+                if kind == 0 and layer in self.schedule.no_load:
+                    continue
+                name = f"save-s{self.steps}-r{number}-{block}"
+                if self.schedule.plane == "key":
+                    saved = self.pool.objects[f"{name}@{layer}"][0]
+                else:
+                    saved = self.pool.objects[name][0][low:high]
+                if not (saved == self.pattern(layer, block, kind)).all():
+                    self.errors.append(f"step {self.steps}: wrong bytes saved for layer {layer} block {block}")
+
+    def unfinished(self) -> int:
+        """Tasks of the receive queue without their `task_done`."""
+        return int(self.worker.kv_recv_thread.request_queue.unfinished_tasks)
