@@ -78,7 +78,7 @@ def judge_table(plan: PlanFacts, lines: Lines, mirror: Mirror, found: Findings, 
     group = mirror.groups[plan.group]
     layout = group.layout
     size = len(lines.slots)
-    first, stop = _columns(lines, mirror, layout)
+    first, stop = _columns(plan, lines, mirror, layout)
     for row in range(size):
         _judge_row(plan, lines, group, row, int(first[row]), int(stop[row]), found, tail)
     table = plan.block_table
@@ -114,13 +114,16 @@ def judge_table(plan: PlanFacts, lines: Lines, mirror: Mirror, found: Findings, 
             )
 
 
-def _columns(lines: Lines, mirror: Mirror, layout: GroupLayout) -> tuple[I64, I64]:
+def _columns(plan: PlanFacts, lines: Lines, mirror: Mirror, layout: GroupLayout) -> tuple[I64, I64]:
     if layout.kind == "cross":
         stop = -(-mirror.encoder[lines.slots] // layout.block_size)
         return np.zeros_like(stop), stop
     ends = lines.start + lines.counts
     if lines.empty:
         return np.zeros_like(ends), np.zeros_like(ends)
+    limit = mirror.layout.max_model_len
+    if plan.draft and limit is not None:
+        ends = np.minimum(ends, limit)  # what lies behind is not written, see `_behind_the_limit`
     return rules.needed_columns(layout, lines.start, ends)
 
 
