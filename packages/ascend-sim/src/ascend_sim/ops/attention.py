@@ -146,7 +146,8 @@ def _decode(
 ) -> torch.Tensor | None:
     """One query token a request, all requests at once; None where the padded copy of the cache would be too large."""
     rows, block_size, kv_heads = query.shape[0], key_cache.shape[1], key_cache.shape[2]
-    columns = -(-max(kv_lengths) // block_size)
+    longest = max(kv_lengths)
+    columns = -(-longest // block_size)
     if not columns or rows * columns * block_size * key_cache[0, 0].numel() > _DECODE_ELEMENTS:
         return None
     lengths = torch.tensor(kv_lengths).view(rows, 1)
@@ -157,18 +158,25 @@ def _decode(
     require(
         low >= 0 and high < key_cache.shape[0], _FIA, f"block ids {low}..{high} outside 0..{key_cache.shape[0] - 1}"
     )
-    keys = key_cache[blocks].view(rows, columns * block_size, kv_heads, -1).permute(0, 2, 3, 1).float()
-    values = value_cache[blocks].view(rows, columns * block_size, kv_heads, -1).transpose(1, 2).float()
+
+    def by_head(cache: torch.Tensor) -> torch.Tensor:
+        # [rows, kv_heads, longest, D] in one piece: a batched product copies anything else, number by number.
+        paged = cache.index_select(0, blocks.flatten()).view(rows, columns * block_size, kv_heads, -1)
+        return paged[:, :longest].transpose(1, 2).float().contiguous()
+
+    keys, values = by_head(key_cache), by_head(value_cache)
     # Query heads that share a KV head are the rows of one matrix product.
     grouped = query.view(rows, kv_heads, -1, query.shape[2]).float()
-    position = torch.arange(columns * block_size)
+    position = torch.arange(longest)
     hidden = position >= lengths
     if window is not None:
         hidden |= position < lengths - 1 - window
-    scores = torch.matmul(grouped, keys).mul_(scale).masked_fill_(hidden.view(rows, 1, 1, -1), float("-inf"))
+    scores = (
+        torch.matmul(grouped, keys.transpose(2, 3)).mul_(scale).masked_fill_(hidden.view(rows, 1, 1, -1), float("-inf"))
+    )
     weights = torch.nan_to_num(torch.softmax(scores, -1))
     # What lies behind a request's last token is no number of this request and must not reach it as 0 * NaN.
-    values = values.masked_fill(hidden.view(rows, 1, -1, 1), 0.0)
+    values.masked_fill_(hidden.view(rows, 1, -1, 1), 0.0)
     return torch.matmul(weights, values).reshape(rows, query.shape[1], -1).to(query.dtype)
 
 

@@ -29,8 +29,9 @@ def _write(
     real = flat >= 0
     if not bool(real.all()):
         flat, key, value = flat[real], key[real], value[real]
-    key_cache[flat // block_size, flat % block_size] = key.to(key_cache.dtype)
-    value_cache[flat // block_size, flat % block_size] = value.to(value_cache.dtype)
+    block, offset = flat // block_size, flat % block_size
+    key_cache[block, offset] = key.to(key_cache.dtype)
+    value_cache[block, offset] = value.to(value_cache.dtype)
 
 
 @operator
