@@ -1,0 +1,355 @@
+"""Cells of the doctor's ground truth: one core, several plugins, in the core's environment.
+
+``python _doctor_cell.py JOB.json``. The process imports torch and vLLM once under the simulator and forks for every
+attempt, the plugin's tree first on the path: first all plugin modules are imported, then the Model Runner V2 is
+constructed and stepped. A failure is recorded with its site, repaired by an edit of that site alone, and the attempt is
+made again until nothing new fails or no repair is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import _doctor_errors as errors
+from _doctor_edits import PLUGIN, Book, Edit
+
+# vllm-ascend's own order at start-up: its platform patches, then what the worker imports.
+FIRST = ("", ".platform", ".patch.platform", ".ops", ".patch.worker", ".worker.v2.model_runner", ".worker.worker")
+# What the engine imports anyway; the parent has it, so that an attempt costs seconds.
+CORE_MODULES = (
+    "vllm.entrypoints.llm",
+    "vllm.v1.engine.llm_engine",
+    "vllm.v1.worker.gpu.model_runner",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.worker.cpu.model_runner",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.model_executor.models.qwen2",
+    "vllm.model_executor.models.llama_eagle",
+    "vllm.v1.attention.backends.cpu_attn",
+)
+ATTEMPT_SECONDS = 150
+MOST_ATTEMPTS = 60
+
+
+def log(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+def modules(tree: Path) -> list[str]:
+    """Every module of the plugin, those of the start-up first."""
+    names = []
+    for path in sorted((tree / PLUGIN).rglob("*.py")):
+        parts = path.relative_to(tree).with_suffix("").parts
+        if all(part.isidentifier() for part in parts):
+            names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    first = [PLUGIN + name for name in FIRST if PLUGIN + name in names]
+    return [*first, *(name for name in names if name not in first)]
+
+
+class Trace:
+    """Lines that ran and functions that were entered, of plugin files only."""
+
+    def __init__(self, book: Book) -> None:
+        self.prefix = f"{book.tree}/{PLUGIN}/"
+        self.cut = len(str(book.tree)) + 1
+        self.lines: dict[str, set[int]] = {}
+        self.entered: dict[str, set[int]] = {}
+        self._local: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """From now on, in this thread and those that it starts."""
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+
+    def stop(self) -> None:
+        """No longer."""
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+
+    def _call(self, frame: Any, _event: str, _argument: Any) -> Any:
+        path = frame.f_code.co_filename
+        if not path.startswith(self.prefix):
+            return None
+        self.entered.setdefault(path, set()).add(frame.f_code.co_firstlineno)
+        if path not in self._local:
+            seen = self.lines.setdefault(path, set())
+
+            def local(frame: Any, event: str, _argument: Any) -> Any:
+                if event == "line":
+                    seen.add(frame.f_lineno)
+                return local
+
+            self._local[path] = local
+        return self._local[path]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Lines and first lines of entered functions by relative file."""
+        return {
+            name: {path[self.cut :]: sorted(lines) for path, lines in table.items()}
+            for name, table in (("lines", self.lines), ("entered", self.entered))
+        }
+
+
+class Cell:
+    """The attempts of one core and one plugin; goes on from what an earlier run of it left."""
+
+    def __init__(self, job: dict[str, Any], cell: dict[str, Any]) -> None:
+        self.job, self.cell, self.name = job, cell, str(cell["name"])
+        self.tree = Path(cell["tree"])
+        self.book = Book(self.tree)
+        self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self.executed: dict[str, dict[str, set[int]]] = {"lines": {}, "entered": {}}
+        self.notes: dict[str, Any] = {}
+        self.seconds = 0.0
+        with contextlib.suppress(FileNotFoundError):
+            self._take_up(json.loads(Path(cell["out"]).read_text()))
+
+    def _take_up(self, earlier: dict[str, Any]) -> None:
+        for row in earlier["rows"]:
+            self.rows[_key(row)] = row
+        self.book.add(Edit(**edit) for edit in earlier["edits"])
+        for name, table in earlier["executed"].items():
+            self.executed[name] = {file: set(lines) for file, lines in table.items()}
+        self.notes, self.seconds = earlier["phases"], earlier["seconds"]
+
+    def fork(self, function: Any, *arguments: Any) -> dict[str, Any]:
+        """Run a function in a forked child; its result, or what ended it."""
+        out = Path(self.cell["out"]).with_suffix(".child")
+        out.unlink(missing_ok=True)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                with Path(self.cell["log"]).open("a") as file:
+                    os.dup2(file.fileno(), 1)
+                    os.dup2(file.fileno(), 2)
+                self.enter()
+                out.write_text(json.dumps(function(*arguments)))
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        deadline = time.monotonic() + ATTEMPT_SECONDS
+        while time.monotonic() < deadline:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                if out.exists():
+                    result = dict(json.loads(out.read_text()))
+                    out.unlink()
+                    return result
+                return {"ended": f"exit status {os.waitstatus_to_exitcode(status)}"}
+            time.sleep(0.1)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return {"ended": f"killed after {ATTEMPT_SECONDS} s"}
+
+    def enter(self) -> None:
+        """In a child: the plugin's tree comes first, here and in processes that vLLM starts."""
+        sys.path.insert(0, str(self.tree))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.tree), os.environ.get("PYTHONPATH")]))
+        self.book.install()
+
+    def take(self, result: dict[str, Any], phase: str) -> list[Edit]:
+        """Keep a child's rows and traces; returns the edits that are new."""
+        for name, table in result.get("trace", {}).items():
+            for file, lines in table.items():
+                self.executed[name].setdefault(file, set()).update(lines)
+        fresh: list[Edit] = []
+        for row in result.get("findings", ()):
+            edits = [Edit(**edit) for edit in row.pop("edits")]
+            fresh += self.book.add(edits)
+            self.rows.setdefault(_key(row), {"phase": phase} | row)
+        return fresh
+
+    def run(self, phases: list[str]) -> None:
+        """Run phases and write the cell's file in one step after each."""
+        for phase in phases:
+            started = time.monotonic()
+            if phase == "import":
+                self.import_phase()
+            else:
+                self.run_phase(phase)
+            self.seconds = round(self.seconds + time.monotonic() - started, 1)
+            out = Path(self.cell["out"])
+            scratch = out.with_suffix(".tmp")
+            scratch.write_text(json.dumps(self.result()))
+            os.replace(scratch, out)
+
+    def import_phase(self) -> None:
+        """Import every module, in fresh children until one finds nothing new."""
+        names = modules(self.tree)
+        for round_number in range(1, 9):
+            result = self.fork(import_all, self.book, names)
+            fresh = self.take(result, "import")
+            self.notes["import"] = {
+                "modules": len(names),
+                "imported": result.get("imported", 0),
+                "failed": result.get("failed", {}),
+                "rounds": round_number,
+                "ended": result.get("ended", ""),
+            }
+            log(
+                f"{self.name}: import round {round_number}: {result.get('imported')} of {len(names)} modules, "
+                f"{len(self.rows)} rows, {len(fresh)} new edits {result.get('ended', '')}"
+            )
+            if not fresh:
+                return
+
+    def run_phase(self, scenario: str) -> None:
+        """Construct and step the runner until it works or no repair is known."""
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            result = self.fork(run_engine, self.book, self.job, scenario)
+            phase = "start-up" if result.get("stage", "start-up") == "start-up" else "step"
+            fresh = self.take(result, phase)
+            self.notes[scenario] = {
+                "attempts": attempt,
+                "stage": result.get("stage", ""),
+                "done": result.get("stage") == "done",
+                "stopped_by": result.get("error", "") or result.get("ended", ""),
+            }
+            log(
+                f"{self.name}: {scenario} attempt {attempt}: {result.get('stage')} "
+                f"{result.get('error', '')[:150]} {result.get('ended', '')}"
+            )
+            if result.get("stage") == "done" or not fresh:
+                return
+
+    def result(self) -> dict[str, Any]:
+        """What the truth's file holds."""
+        return {
+            "core": self.job["core"],
+            "plugin": self.cell["plugin"],
+            "seconds": self.seconds,
+            "rows": sorted(self.rows.values(), key=lambda row: (row["file"], row["line"], row["symbol"])),
+            "edits": [asdict(edit) for edits in self.book.edits.values() for edit in edits],
+            "phases": self.notes,
+            "executed": {n: {f: sorted(s) for f, s in t.items()} for n, t in self.executed.items()},
+        }
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["kind"], row["symbol"], row["argument"], row["file"], row["line"]
+
+
+def import_all(book: Book, names: list[str]) -> dict[str, Any]:
+    """In a child: import each module, repairing in place; rows, edits and what could not be imported."""
+    trace = Trace(book)
+    findings: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    imported = 0
+    trace.start()
+    for name in names:
+        for _ in range(40):
+            try:
+                importlib.import_module(name)
+            except BaseException as error:
+                sys.settrace(None)
+                found = errors.classify(error, book)
+                findings += [asdict(one) for one in found]
+                fresh = book.add(edit for one in found for edit in one.edits)
+                trace.start()
+                if not fresh:
+                    failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
+                    print(f"--- {name}", flush=True)
+                    traceback.print_exception(error)
+                    break
+            else:
+                imported += 1
+                break
+    trace.stop()
+    return {"findings": findings, "failed": failed, "imported": imported, "trace": trace.as_dict()}
+
+
+def run_engine(book: Book, job: dict[str, Any], scenario: str) -> dict[str, Any]:
+    """In a child: construct the engine and its runner, then step it with requests of several kinds."""
+    trace = Trace(book)
+    stage = "start-up"
+    findings: list[dict[str, Any]] = []
+    text = ""
+    trace.start()
+    try:
+        from vllm import LLM, SamplingParams
+
+        arguments = dict(job["engine"]) | {"model": job["models"]["target"]}
+        if scenario == "eagle":
+            arguments["speculative_config"] = {
+                "method": "eagle", "model": job["models"]["draft"], "num_speculative_tokens": 2,
+            }  # fmt: skip
+        llm = LLM(**arguments)
+        stage = "step"
+        prompts = [{"prompt_token_ids": list(range(20 + i, 20 + i + length))} for i, length in enumerate((5, 40, 90))]
+        common: dict[str, Any] = {"max_tokens": 4, "ignore_eos": True, "detokenize": False}
+        kinds = [{"temperature": 0.0}]
+        if scenario == "dense":
+            kinds.append({"temperature": 0.0, "logprobs": 2, "prompt_logprobs": 1})
+            kinds.append({"temperature": 0.0, "repetition_penalty": 1.1, "min_tokens": 2, "logit_bias": {30: 1.0}})
+        for kind in kinds:
+            llm.generate(prompts, SamplingParams(**common, **kind), use_tqdm=False)
+        stage = "done"
+    except BaseException as error:
+        sys.settrace(None)
+        traceback.print_exception(error)
+        findings = [asdict(one) for one in errors.classify(error, book)]
+        text = f"{type(error).__name__}: {str(error)[:400]}"
+    trace.stop()
+    return {"stage": stage, "findings": findings, "error": text, "trace": trace.as_dict()}
+
+
+def prepare(job: dict[str, Any]) -> None:
+    """Activate the simulator and import torch and the core, not the plugin."""
+    os.environ.update(job["environment"])
+    import importlib.metadata as metadata
+
+    import ascend_sim
+
+    ascend_sim.activate()
+    answer = metadata.entry_points
+
+    def without_kit(**select: Any) -> Any:
+        """The kit's own plugins are not what is looked at."""
+        found = answer(**select)
+        kit = ("mrv2_metadata", "kv_plan_guard", "layerwise_sched", "vllm_pairs")
+        if str(select.get("group", "")).startswith("vllm."):
+            return type(found)(point for point in found if not point.value.startswith(kit))
+        return found
+
+    metadata.entry_points = without_kit  # type: ignore[assignment]
+    for name in CORE_MODULES:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            log(f"core {job['core']} lacks {name}: {error}")
+    if any(name.partition(".")[0] == PLUGIN and name != f"{PLUGIN}.vllm_ascend_C" for name in sys.modules):
+        raise RuntimeError("the core imported the plugin: its modules cannot be looked at one by one")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job's cells one after the other."""
+    job = json.loads(Path(arguments[0]).read_text())
+    sys.path.pop(0)  # this script's folder: it has siblings named like libraries
+    if job["core_tree"]:  # a core that no environment has: over another core's
+        sys.path.insert(0, job["core_tree"])
+        os.environ["PYTHONPATH"] = job["core_tree"]
+    started = time.monotonic()
+    prepare(job)
+    log(f"core {job['core']} imported after {time.monotonic() - started:.0f} s")
+    for cell in job["cells"]:
+        Cell(job, cell).run(cell["phases"])
+    sys.stdout.flush()
+    os._exit(0)  # the engine's threads need no orderly end
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
