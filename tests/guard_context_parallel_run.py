@@ -21,8 +21,8 @@ def main(rank, world, port, job_path, out_path):
     from kv_plan_guard import Config, Guard
     from kv_plan_guard.facts import CachedRequests, NewRequest, PlanFacts, StepFacts
     from kv_plan_guard.layout import GroupLayout, Layout
-    from vllm.v1.worker.gpu.block_table import BlockTables
     from vllm.v1.worker.gpu import cp_utils
+    from vllm.v1.worker.gpu.block_table import BlockTables
 
     rank, world = int(rank), int(world)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
