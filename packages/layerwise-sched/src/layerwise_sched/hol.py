@@ -115,8 +115,11 @@ def _waits(run: Run) -> Iterable[Waiting]:
     for found in run.tasks.values():
         for span in found.spans:
             kind = _WAITS.get(span.code)
-            if kind is not None and span.end > span.begin:
-                yield Waiting(found, kind, span.begin, span.end, held=False)
+            # A thread comes back from a wait some time after what it waited for: no blocking any more.
+            met = None if kind is None else found.met.get(kind)
+            end = span.end if met is None else min(span.end, max(met.at, span.begin))
+            if kind is not None and end > span.begin:
+                yield Waiting(found, kind, span.begin, end, held=False)
     starts = [found.dequeued or 0 for found in run.served]
     holds = sorted(run.holds)
     for number, hold in enumerate(holds):

@@ -6,6 +6,7 @@ checkers, the exports and the replay work on the `Run` that it makes, whether re
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -212,6 +213,7 @@ def assemble(
             _task_row(found, code, row)
     for found in run.tasks.values():
         _derive_met(run, found)
+    _apply_stream_order(run)
     return run
 
 
@@ -253,3 +255,37 @@ def _derive_met(run: Run, found: TaskRun) -> None:
     for span in found.spans:
         if (kind := _WAITS.get(span.code)) is not None:
             _earliest(found, kind, Met(span.end, Proof.WAIT))
+
+
+def _apply_stream_order(run: Run) -> None:
+    """NPU events complete in the order in which they were recorded, since there is one compute stream.
+
+    So the proof that one is complete is a proof for every one recorded before it. Without this a head whose event is
+    complete would seem to wait until its thread is given a core again, with a later task's query as false evidence.
+    """
+    proofs: list[tuple[int, Met]] = []
+    for found in run.tasks.values():
+        for kind, met in found.met.items():
+            if (recorded := _recorded(run, found.task, kind)) is not None:
+                proofs.append((recorded, met))
+    proofs.sort(key=lambda proof: proof[0], reverse=True)
+    latest_first = [-recorded for recorded, _ in proofs]
+    earliest: list[Met] = []
+    for _, met in proofs:
+        earliest.append(met if not earliest or met.at < earliest[-1].at else earliest[-1])
+    for found in run.tasks.values():
+        for need in dependencies(found.task):
+            recorded = _recorded(run, found.task, need.kind)
+            # How many proofs belong to events recorded at that time or later.
+            count = 0 if recorded is None else bisect_right(latest_first, -recorded)
+            if count:
+                _earliest(found, need.kind, earliest[count - 1])
+
+
+def _recorded(run: Run, task: Task, kind: DependencyKind) -> int | None:
+    """When the NPU event that the task needs was recorded, ns; None for another kind, or where that is not known."""
+    if kind is DependencyKind.SAVE_NPU and task.source is not None:
+        return run.save_recorded.get((task.step, task.source))
+    if kind is DependencyKind.GATE_NPU and task.gate is not None:
+        return run.gates.get(task.gate)
+    return None
