@@ -60,10 +60,12 @@ class _Copies:
 
 
 class MemoryPool(Backend):
-    """`seconds(direction, bytes, number)` is how long the transfer `number` (from 0, per direction) takes."""
+    """The rig says how long a transfer of a layer takes, which layer an object's bytes belong to, and looks on."""
 
-    def __init__(self, seconds: Callable[[int, int, int], float] = lambda direction, size, number: 0.0) -> None:
-        self.seconds = seconds
+    def __init__(self) -> None:
+        self.seconds: Callable[[int, int], float] = lambda direction, layer: 0.0
+        self.layer_of: Callable[[str, int], int] = lambda key, offset: 0
+        self.observe: Callable[[int, int], None] = lambda direction, layer: None
         self.store: Any = _Copies(self)
         self.device, self.memory = Memory(), Memory()
         self.objects: dict[str, list[np.ndarray]] = {}
@@ -73,7 +75,6 @@ class MemoryPool(Backend):
         self.in_flight = {SAVE: 0, LOAD: 0}
         self.most_in_flight = {SAVE: 0, LOAD: 0}
         self.fail_at: dict[int, Any] = {}  # direction -> (number, "raise" | return code)
-        self.observe: Callable[[int, list[tuple[int, int, int]]], None] = lambda direction, pairs: None
         self.errors: list[str] = []
         self._lock = threading.Lock()
 
@@ -89,14 +90,15 @@ class MemoryPool(Backend):
             for device, pool, size in pairs:
                 self.device.check(device, size)
                 self.memory.check(pool, size)
-            self.observe(direction, pairs)
+            layer = self._layer_at(pairs[0][1])
+            self.observe(direction, layer)
             at, how = self.fail_at.get(direction, (None, None))
             if at == number:
                 if how == "raise":
                     raise ConnectionError("planted failure of the backend")
                 return int(how)
             # First the time and then the bytes: a reader that does not wait for the end finds the old ones.
-            time.sleep(self.seconds(direction, sum(size for _, _, size in pairs), number))
+            time.sleep(self.seconds(direction, layer))
             for device, pool, size in pairs:
                 ctypes.memmove(*((pool, device, size) if direction == SAVE else (device, pool, size)))
             return 0
@@ -148,7 +150,30 @@ class MemoryPool(Backend):
         code = self.transfer(SAVE, pairs)
         return [code] * len(keys)
 
+    def _layer_at(self, address: int) -> int:
+        for key, parts in list(self.objects.items()):
+            start = parts[0].ctypes.data
+            if start <= address < start + parts[0].nbytes:
+                return self.layer_of(key, address - start)
+        raise PoolError(f"no object at {address:#x}")
+
     # -- objects and leases ---------------------------------------------------------------------------------------
+    def store_object(self, key: str, content: np.ndarray) -> int:
+        """Publish an object; its address."""
+        (part,) = self.allocate(key, [content.nbytes])
+        part[:] = content
+        self.finished.add(key)
+        return int(part.ctypes.data)
+
+    def read_object(self, key: str, size: int) -> np.ndarray:
+        """An object's bytes."""
+        return self.objects[key][0][:size]
+
+    def forget(self) -> None:
+        """Begin a step without objects."""
+        self.objects.clear()
+        self.finished.clear()
+
     def allocate(self, key: str, lengths: Sequence[int]) -> list[np.ndarray]:
         """Memory of the pool under `key`, one array a length."""
         parts = [np.zeros(length, dtype=np.uint8) for length in lengths]

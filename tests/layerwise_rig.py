@@ -162,11 +162,9 @@ class Rig:
 
     # -- independent checks ---------------------------------------------------------------------------------------
     def _watch_pool(self) -> None:
-        self.saved: set[int] = set()
         self.submitted: dict[int, Any] = {}
-        if isinstance(self.pool, MemoryPool):
-            self.pool.observe = self._observe
-            self.pool.seconds = self._seconds
+        self.load_keys: list[str] = []
+        self.pool.observe, self.pool.seconds, self.pool.layer_of = self._observe, self._seconds, self._layer_of
 
     def _watch_submissions(self) -> None:
         receiver, add = self.worker.kv_recv_thread, self.worker.kv_recv_thread.add_request
@@ -179,33 +177,18 @@ class Rig:
 
         receiver.add_request = remember
 
-    def layer_at(self, address: int) -> int:
-        """The layer whose bytes of some pool object lie at `address`."""
-        for layer, name in self._owners(address):
-            del name
-            return layer
-        raise AssertionError(f"no object at {address:#x}")
+    def _layer_of(self, key: str, offset: int) -> int:
+        if self.schedule.plane == "key":
+            return int(key.rpartition("@")[2])
+        return int(np.searchsorted(self.layout.offsets, offset, side="right")) - 1
 
-    def _owners(self, address: int) -> list[tuple[int, str]]:
-        found = []
-        for name, parts in self.pool.objects.items():
-            start, size = parts[0].ctypes.data, parts[0].nbytes
-            if start <= address < start + size:
-                if self.schedule.plane == "key":
-                    found.append((int(name.rpartition("@")[2]), name))
-                else:
-                    found.append((int(np.searchsorted(self.layout.offsets, address - start, side="right")) - 1, name))
-        return found
-
-    def _seconds(self, direction: int, size: int, number: int) -> float:
+    def _seconds(self, direction: int, layer: int) -> float:
         if direction == LOAD:
             return self.schedule.load
-        return self.schedule.save + self.schedule.late.get(self._saving, 0.0)
+        return self.schedule.save + self.schedule.late.get(layer, 0.0)
 
-    def _observe(self, direction: int, pairs: list[tuple[int, int, int]]) -> None:
-        layer = self.layer_at(pairs[0][1])
+    def _observe(self, direction: int, layer: int) -> None:
         if direction == SAVE:
-            self._saving = layer
             return
         self.order.append(layer)
         gate, source = self.submitted[layer]
@@ -213,10 +196,8 @@ class Rig:
             self.errors.append(f"step {self.steps}: load of layer {layer} started before its gate")
         if source is not None and not self.worker.sync_save_events[source].query():
             self.errors.append(f"step {self.steps}: load of layer {layer} before the save event of {source}")
-        for key in self.load_keys:
-            if self.pool.leases.get(key, 0) <= 0:
-                self.errors.append(f"step {self.steps}: load of layer {layer} without the lease of {key}")
-                break
+        if any(self.pool.leases.get(key, 0) <= 0 for key in self.load_keys):
+            self.errors.append(f"step {self.steps}: load of layer {layer} without a lease")
 
     def pattern(self, layer: int, block: int, kind: int) -> np.ndarray:
         """Bytes of one block of one layer in this step: `kind` 0 as loaded, 1 as computed."""
@@ -226,45 +207,46 @@ class Rig:
     # -- one step -------------------------------------------------------------------------------------------------
     def _requests(self) -> list[Any]:
         made = []
-        self.load_keys: list[str] = []
-        total = int(self.layout.offsets[-1])
-        self.pool.objects.clear()
+        self.load_keys = []
+        self.pool.forget()
         for number in range(self.schedule.requests):
             ids = list(range(number * self.per_request, (number + 1) * self.per_request))
             name = f"s{self.steps}-r{number}"
-            loads = [f"load-{name}-{block}" for block in ids]
-            saves = [f"save-{name}-{block}" for block in ids]
-            request = ReqMeta(req_id=name, block_ids_by_group=[ids], block_hashes=[f"{name}-{block}" for block in ids],
-                              is_last_chunk=True, block_ids_np=np.array(ids, dtype=np.int64),
-                              save_end_token=len(ids) * TOKENS)  # fmt: skip
-            if self.schedule.plane == "key":
-                for layer in range(self.schedule.layers):
-                    for key, block in zip(loads, ids, strict=True):
-                        self.pool.allocate(f"{key}@{layer}", [self.layout.bytes[layer]])[0][:] = self.pattern(
-                            layer, block, 0
-                        )
-            else:
-                gvas = []
-                for key, block in zip(loads, ids, strict=True):
-                    (array,) = self.pool.allocate(key, [total])
-                    for layer in range(self.schedule.layers):
-                        low, high = self.layout.offsets[layer : layer + 2]
-                        array[low:high] = self.pattern(layer, block, 0)
-                    gvas.append(array.ctypes.data)
-                request.load_block_gvas_np = np.array(gvas, dtype=np.int64)
-                request.block_gvas_np = np.array(
-                    [self.pool.allocate(key, [total])[0].ctypes.data for key in saves], dtype=np.int64
-                )
-                request.load_block_keys, request.save_block_keys = list(loads), list(saves)
-            request.load_keys = loads[: self.schedule.blocks]
-            if self.schedule.plane != "range":
-                request.save_keys = saves
+            loads, saves = ([f"{kind}-{name}-{block}" for block in ids] for kind in ("load", "save"))
+            request = ReqMeta(
+                req_id=name, block_ids_by_group=[ids], block_hashes=[f"{name}-{block}" for block in ids],
+                is_last_chunk=True, block_ids_np=np.array(ids, dtype=np.int64), save_end_token=len(ids) * TOKENS,
+            )  # fmt: skip
+            self._fill(request, loads, saves, ids)
+            if self.schedule.plane != "key":  # the key-based plane has no leases
+                request.load_keys = loads[: self.schedule.blocks]
             self.load_keys += request.load_keys
             made.append(request)
-        if self.schedule.plane == "key":
-            self.load_keys = []  # the key-based plane has no leases
         self.pool.batch_add_lease(self.load_keys)
         return made
+
+    def _fill(self, request: Any, loads: list[str], saves: list[str], ids: list[int]) -> None:
+        """The request's objects in the pool, and where its loads and saves find them."""
+        layers = range(self.schedule.layers)
+        if self.schedule.plane == "key":
+            for key, block in zip(loads, ids, strict=True):
+                for layer in layers:
+                    self.pool.store_object(f"{key}@{layer}", self.pattern(layer, block, 0))
+            return
+        total = int(self.layout.offsets[-1])
+        gvas = [
+            self.pool.store_object(key, np.concatenate([self.pattern(layer, block, 0) for layer in layers]))
+            for key, block in zip(loads, ids, strict=True)
+        ]
+        if self.schedule.plane == "gva":
+            request.load_block_gvas_np = np.array(gvas, dtype=np.int64)
+            places = [self.pool.allocate(key, [total])[0].ctypes.data for key in saves]
+            request.block_gvas_np = np.array(places, dtype=np.int64)
+            request.save_keys = saves
+        else:
+            request.load_block_keys, request.save_block_keys = list(loads), list(saves)
+            self.pool.batch_put_start(saves, [total] * len(saves))
+            self.pool.batch_get_start(loads)
 
     def _tasks(self, requests: list[Any]) -> None:
         worker, schedule, n = self.worker, self.schedule, self.schedule.layers
@@ -359,15 +341,15 @@ class Rig:
         for number in range(self.schedule.requests):
             for index in range(self.per_request):
                 block = number * self.per_request + index
-                kind = int(index == self.schedule.blocks)
-                if kind == 0 and layer in self.schedule.no_load:
+                computed = int(index == self.schedule.blocks)
+                if not computed and layer in self.schedule.no_load:
                     continue
                 name = f"save-s{self.steps}-r{number}-{block}"
                 if self.schedule.plane == "key":
-                    saved = self.pool.objects[f"{name}@{layer}"][0]
+                    saved = self.pool.read_object(f"{name}@{layer}", self.layout.bytes[layer])
                 else:
-                    saved = self.pool.objects[name][0][low:high]
-                if not (saved == self.pattern(layer, block, kind)).all():
+                    saved = self.pool.read_object(name, int(self.layout.offsets[-1]))[low:high]
+                if not (saved == self.pattern(layer, block, computed)).all():
                     self.errors.append(f"step {self.steps}: wrong bytes saved for layer {layer} block {block}")
 
     def unfinished(self) -> int:

@@ -54,8 +54,15 @@ def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
         hooks = install.put_in()
         adopt = lambda worker: hooks.adopt(worker, config)  # noqa: E731
     result: dict[str, Any] = {"name": spec["name"], "schedule": schedule.name, "policy": config.policy}
+    pool, master = None, None
+    if spec.get("pool") == "mooncake":
+        from layerwise_mooncake import Master, make_pool
+
+        master = Master(folder)
+        pool = make_pool(master)
+        pool.kill_at = spec.get("kill_at")
     with device_stream() as stream:
-        rig = Rig(schedule, stream, adopt=adopt)
+        rig = Rig(schedule, stream, pool=pool, adopt=adopt)
         undo = plant(spec.get("fault"), rig)
         started = time.perf_counter()
         seconds = []
@@ -87,6 +94,10 @@ def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
         }
         if rig.loads is not None:
             result |= seen(rig, timeline)
+    if master is not None:
+        result["commits"] = pool.commits
+        if master.process.poll() is None:
+            master.kill()
     return result
 
 
