@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kv_plan_guard.adapters.connectors import checks_of
 from kv_plan_guard.errors import UnsupportedError
 from kv_plan_guard.layout import GroupLayout, Kind, Layout
 
@@ -91,6 +92,7 @@ def layout_of(runner: Any, pair: str, rank: str) -> Layout:
         steps_in_flight=max(int(config.max_concurrent_batches) - 1, 0),
         num_speculative_tokens=int(runner.num_speculative_steps),
         connector=getattr(transfer, "kv_connector", None),
+        connector_checks=checks_of(getattr(transfer, "kv_connector", None)),
         rank=rank,
         pair=pair,
     )

@@ -84,7 +84,7 @@ def _dense(parts: tuple[Part, ...]) -> tuple[tuple[int, ...], Places]:
     for part in packed:
         offsets.append(end)
         end += prod(part.shape) * (8 if part.dtype == "int64" else 4)
-    return tuple(order), Places(packed, tuple(offsets), end)
+    return tuple(order), Places(packed, tuple(offsets), end, tuple(np.dtype(part.dtype) for part in packed))
 
 
 class Pool:

@@ -55,7 +55,7 @@ class RunnerGuard:
         self.guard = Guard(config, self.layout)
         self.plans = PlanReader(runner, self.layout)
         self.scheduler = SchedulerReader(bool(runner.is_encoder_decoder))
-        self.connector = ConnectorReader(self.layout.connector)
+        self.connector = ConnectorReader(self.layout.connector, self.layout.groups)
         self.pool = Pool(runner.device, pin)
         self.device = runner.device
         self.open: Record | None = None
@@ -74,10 +74,10 @@ class RunnerGuard:
             self.poll()
         self.gate()
         self.step += 1
-        connector = self.connector.facts(scheduler_output)
-        record = Record(self.scheduler.facts(self.step, scheduler_output, connector))
-        record.closed = not scheduler_output.total_num_scheduled_tokens
         with self._lock:
+            connector = self.connector.facts(self.step, scheduler_output)
+            record = Record(self.scheduler.facts(self.step, scheduler_output, connector))
+            record.closed = not scheduler_output.total_num_scheduled_tokens
             self._records.append(record)
             self.open = None if record.closed else record
             self._settle_closed()
@@ -164,6 +164,8 @@ class RunnerGuard:
     def read_output(self, record: Record) -> None:
         """The output's event was waited for: settle everything up to it, and raise instead of letting tokens go."""
         with self._lock:
+            if self.connector.known:
+                self.connector.arrived(record.output.model_runner_output.kv_connector_output)
             for older in self._records:
                 older.closed = True  # outputs are read in step order, and one stream carries their copies
                 if older is record:
