@@ -38,7 +38,12 @@ def signature_text(function: Callable[..., Any]) -> str:
 
 def ast_sha256(function: Callable[..., Any]) -> str:
     """The hash (hex) of a function's normalised syntax tree; ContractError where it has no Python source."""
-    return hashlib.sha256(_normal(_definition(function)).encode()).hexdigest()
+    return node_sha256(_definition(function))
+
+
+def node_sha256(definition: ast.AST) -> str:
+    """The hash of a definition that was read and not imported: the same as `ast_sha256` of the function it makes."""
+    return hashlib.sha256(_normal(definition).encode()).hexdigest()
 
 
 def runtime_wrapper(function: Callable[..., Any]) -> str | None:

@@ -1,0 +1,117 @@
+"""Rule: calls of the core with arguments that it does not take; the calls are also the edges of the call graph."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from vllm_pairs.doctor.analysis import Draft, Edge
+from vllm_pairs.doctor.callables import Callable, Callables
+from vllm_pairs.doctor.signatures import CallShape, Misfit, misfit, shape_of
+from vllm_pairs.doctor.world import Ref, Value
+
+if TYPE_CHECKING:
+    from vllm_pairs.doctor.analysis import Analysis
+    from vllm_pairs.doctor.findings import Confidence
+    from vllm_pairs.doctor.walk import Place
+
+
+class CallRule:
+    """Checks every call of a plugin."""
+
+    def __init__(self, analysis: Analysis, callables: Callables) -> None:
+        self.analysis, self.callables = analysis, callables
+
+    def check(self, node: ast.AST, place: Place) -> None:
+        """Look at one node: a call."""
+        if not isinstance(node, ast.Call) or place.typing:
+            return
+        launched = isinstance(node.func, ast.Subscript)
+        function = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+        value = self.analysis.inference.value(function, place.scope)
+        if not isinstance(value, Value):
+            return
+        self._edge(value, place)
+        found = self.callables.of(value)
+        if found is None or launched is not found.kernel and launched:
+            return
+        if not self._concerns_core(value, found):
+            return
+        shape = shape_of(node)
+        if launched:  # the launcher's own options (num_warps, num_stages, ...) go by name
+            names = {param.name for param in found.signature.params}
+            shape = CallShape(
+                shape.positions, tuple(w for w in shape.keywords if w in names), shape.star, shape.double_star
+            )
+        wrong = misfit(found.signature, shape)
+        if wrong is not None:
+            self._report(node, place, value, found, wrong)
+
+    def _edge(self, value: Value, place: Place) -> None:
+        callee = value.ref
+        if value.sort in ("class", "type"):
+            owner = self.analysis.classes.owner(value.ref, "__init__")
+            callee = Ref(owner.module, f"{owner.qualname}.__init__") if owner else value.ref
+        elif value.sort != "def":
+            return
+        self.analysis.edges.append(Edge(place.module, place.function, callee, not place.conditional))
+
+    def _concerns_core(self, value: Value, found: Callable) -> bool:
+        """Whether what the call has to fit is the core's: its definition, or fields that a core base brings."""
+        if self.analysis.is_core(found.defined_by):
+            return True
+        if value.sort in ("class", "type") and "." not in found.defined_by.qualname.removeprefix(value.ref.qualname):
+            fields = self.analysis.constructors.fields(found.defined_by) or []
+            return any(self.analysis.is_core(field.owner) for field in fields)
+        return False
+
+    def _report(self, node: ast.Call, place: Place, value: Value, found: Callable, wrong: Misfit) -> None:
+        confidence: Confidence = "high" if found.strict else "medium"
+        owner = value.owner if value.sort == "def" else None
+        if owner is not None and value.bound and not self._certain(owner, value.ref.qualname.rpartition(".")[2], node):
+            confidence = "low"
+        if self._injected(value.ref):
+            confidence = "low"
+        constructed = value.sort in ("class", "type")
+        symbol = str(found.defined_by) if not constructed else _constructor(found.defined_by)
+        self.analysis.add(
+            Draft(
+                kind="call-argument",
+                symbol=symbol,
+                name=wrong.argument,
+                node=node,
+                place=place,
+                message=f"{symbol.partition(':')[2]} {wrong.text} in this core",
+                confidence=confidence,
+                core=self._core_side(value, found),
+                core_has=found.signature.text(),
+                harmless=place.catches("TypeError"),
+            )
+        )
+
+    def _core_side(self, value: Value, found: Callable) -> Ref:
+        if self.analysis.is_core(found.defined_by):
+            return found.defined_by
+        cores = [one for one in self.analysis.classes.mro(value.ref).refs if self.analysis.is_core(one)]
+        return cores[0] if cores else found.defined_by
+
+    def _certain(self, owner: Ref, name: str, node: ast.Call) -> bool:
+        """Whether every override that the object may have refuses the call too."""
+        shape = shape_of(node)
+        for one in self.analysis.classes.subclasses(owner):
+            outline = self.analysis.classes.outline(one)
+            if outline is None or name not in outline.members:
+                continue
+            other = self.callables.function(Value("def", Ref(one.module, f"{one.qualname}.{name}"), bound=1))
+            if other is None or misfit(other.signature, shape) is None:
+                return False
+        return True
+
+    def _injected(self, ref: Ref) -> bool:
+        """Whether the plugin puts something else in this place."""
+        outer, _, name = ref.qualname.rpartition(".")
+        return (str(Ref(ref.module, outer)) if outer else ref.module, name) in self.analysis.injected
+
+
+def _constructor(ref: Ref) -> str:
+    return str(ref) if ref.qualname.endswith("__init__") else f"{ref}.__init__"

@@ -1,0 +1,136 @@
+"""Put the parts together: open both trees, read their outlines, run every rule."""
+
+from __future__ import annotations
+
+import ast
+import time
+from typing import TYPE_CHECKING
+
+from vllm_pairs.doctor import attributes, imports
+from vllm_pairs.doctor.analysis import Analysis
+from vllm_pairs.doctor.callables import Callables
+from vllm_pairs.doctor.calls import CallRule
+from vllm_pairs.doctor.findings import Finding, Report
+from vllm_pairs.doctor.outline import Outline, outlines
+from vllm_pairs.doctor.overrides import OverrideRule
+from vllm_pairs.doctor.replacements import ReplacementRule, collect
+from vllm_pairs.doctor.rules import BY_KIND
+from vllm_pairs.doctor.severity import Severities
+from vllm_pairs.doctor.sites import Sites
+from vllm_pairs.doctor.sources import open_tree
+from vllm_pairs.doctor.world import World
+from vllm_pairs.pairs import CORE_DISTRIBUTIONS, PLUGIN_DISTRIBUTION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from vllm_pairs.doctor.sources import Tree
+
+CORE, PLUGIN = "vllm", "vllm_ascend"
+Progress = "Callable[[str, int, int], None]"  # what is done, how much of it, of how much
+
+
+def _silent(what: str, done: int, of: int) -> None:
+    """No progress is shown."""
+
+
+class Workbench:
+    """Runs cells of cores and plugins; a tree and its outlines are read once and shared by its cells."""
+
+    def __init__(self, progress: Callable[[str, int, int], None] = _silent, processes: int | None = None) -> None:
+        self.progress, self.processes = progress, processes
+        self._trees: dict[tuple[str, str, str | None], Tree] = {}
+        self._outlines: dict[tuple[str, str | None], dict[str, Outline]] = {}
+
+    def core(self, where: str | Path, version: str | None = None) -> Tree:
+        """The core's tree."""
+        return self._open(where, CORE, CORE_DISTRIBUTIONS, version)
+
+    def plugin(self, where: str | Path, version: str | None = None) -> Tree:
+        """The plugin's tree."""
+        return self._open(where, PLUGIN, (PLUGIN_DISTRIBUTION,), version)
+
+    def _open(self, where: str | Path, package: str, names: tuple[str, ...], version: str | None) -> Tree:
+        key = (str(where), package, version)
+        if key not in self._trees:
+            self._trees[key] = open_tree(where, package, names, version)
+        return self._trees[key]
+
+    def outlines_of(self, tree: Tree, core_version: str | None) -> dict[str, Outline]:
+        """The outlines of a tree, as the core's version decides its branches."""
+        key = (tree.sha256, core_version)
+        if key not in self._outlines:
+            done = 0
+
+            def step(count: int) -> None:
+                nonlocal done
+                done += count
+                self.progress(f"reading {tree.name} {tree.version or ''}", done, len(tree.sources))
+
+            self._outlines[key] = outlines(tree, core_version, self.processes, step)
+        return self._outlines[key]
+
+    def run(self, core: Tree, plugin: Tree) -> Report:
+        """All findings of one cell."""
+        start = time.perf_counter()
+        world = World(
+            core.version,
+            (core, self.outlines_of(core, core.version)),
+            (plugin, self.outlines_of(plugin, core.version)),
+        )
+        analysis = Analysis(world, CORE, PLUGIN)
+        self._rules(analysis)
+        findings = [*_unreadable(world, core, plugin), *analysis.findings(Severities(analysis).of)]
+        findings.sort(key=lambda finding: finding.order)
+        return Report(core.info, plugin.info, tuple(findings), seconds=time.perf_counter() - start)
+
+    def _rules(self, analysis: Analysis) -> None:
+        callables, sites = Callables(analysis), Sites(analysis)
+        calls, overrides = CallRule(analysis, callables), OverrideRule(analysis, callables, sites)
+        replaced = collect(analysis)
+        modules = analysis.plugin_modules()
+        for number, module in enumerate(modules, 1):
+            for node, place in analysis.walker.module(module):
+                imports.check_imports(analysis, node, place)
+                attributes.check_attributes(analysis, node, place)
+                calls.check(node, place)
+                overrides.check(node, place)
+            self.progress("checking the plugin", number, len(modules))
+        rule = ReplacementRule(analysis, callables, sites)
+        for one in replaced:
+            rule.check(one)
+
+
+def _unreadable(world: World, *trees: Tree) -> list[Finding]:
+    """What could not be read, as findings: parts that nothing is said of."""
+    rule = BY_KIND["unreadable"]
+    problems = [
+        (problem.file, problem.line, problem.reason, tree) for tree in trees for problem in tree.problems
+    ]
+    for tree in trees:
+        for module, path in tree.files.items():
+            if (problem := world.outlines[module].problem) is not None:
+                problems.append((path, problem[0], problem[1], tree))
+    return [
+        Finding(
+            rule=rule.id,
+            kind=rule.kind,
+            exception="",
+            severity="rare-path",
+            level="warning",
+            confidence="high",
+            symbol=file,
+            name="",
+            file=file,
+            line=line,
+            end_line=line,
+            message=f"{file}: {reason}",
+            core_file=file if tree.package == CORE else None,
+            core_line=line if tree.package == CORE else None,
+        )
+        for file, line, reason, tree in problems
+    ]
+
+
+__all__ = ["CORE", "PLUGIN", "Workbench", "ast"]

@@ -1,0 +1,94 @@
+"""Rule: imports of modules and names that the core does not have."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from typing import TYPE_CHECKING
+
+from vllm_pairs.doctor.analysis import Draft
+from vllm_pairs.doctor.conditions import last_name
+from vllm_pairs.doctor.outline import absolute
+from vllm_pairs.doctor.world import MISSING, Ref
+
+if TYPE_CHECKING:
+    from vllm_pairs.doctor.analysis import Analysis
+    from vllm_pairs.doctor.walk import Place
+
+_BY_TEXT = ("import_module", "resolve_obj_by_qualname", "__import__")
+
+
+def check_imports(analysis: Analysis, node: ast.AST, place: Place) -> None:
+    """Look at one node: an import statement, or a call that imports by a text."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if _of_core(analysis, alias.name):
+                _module(analysis, alias.name, node, place)
+    elif isinstance(node, ast.ImportFrom):
+        tree = analysis.world.roots[analysis.plugin]
+        module = absolute(place.module, tree.is_package(place.module), node)
+        if _of_core(analysis, module) and _module(analysis, module, node, place):
+            for alias in node.names:
+                if alias.name != "*":
+                    _name(analysis, module, alias, node, place)
+    elif isinstance(node, ast.Call) and last_name(node.func) in _BY_TEXT and node.args:
+        text = node.args[0]
+        if isinstance(text, ast.Constant) and isinstance(text.value, str) and _of_core(analysis, text.value):
+            module = text.value
+            if last_name(node.func) == "resolve_obj_by_qualname":
+                module = module.rpartition(".")[0]
+            _module(analysis, module, node, place)
+
+
+def _of_core(analysis: Analysis, module: str) -> bool:
+    return module == analysis.core or module.startswith(f"{analysis.core}.")
+
+
+def _module(analysis: Analysis, module: str, node: ast.AST, place: Place) -> bool:
+    """Whether the module is there; a finding where it is not."""
+    if analysis.world.has_module(module) or module in analysis.stand_ins:
+        return bool(analysis.world.has_module(module))
+    nearest = analysis.world.nearest(module)
+    missing = module[: module.find(".", len(nearest) + 1)] if "." in module[len(nearest) + 1 :] else module
+    near = f"; nearest package {nearest}" if nearest else ""
+    analysis.add(
+        Draft(
+            kind="missing-module",
+            symbol=missing,
+            name=missing,
+            node=node,
+            place=place,
+            message=f"module {missing} does not exist in this core",
+            core=Ref(nearest) if nearest else None,
+            core_line=1 if nearest else None,
+            core_has=f"no module {missing}{near}",
+            harmless=place.typing or place.catches("ModuleNotFoundError"),
+        )
+    )
+    return False
+
+
+def _name(analysis: Analysis, module: str, alias: ast.alias, node: ast.ImportFrom, place: Place) -> None:
+    if analysis.world.member(module, alias.name, typing=place.typing) is not MISSING:
+        return
+    outline = analysis.world.outlines.get(module)
+    names = list(outline.names) if outline else []
+    close = difflib.get_close_matches(alias.name, names, n=1, cutoff=0.7)
+    has = f"{module} has no {alias.name}" + (f"; it has {close[0]}" if close else "")
+    if outline and alias.name in outline.typing_names:
+        has = f"{module} binds {alias.name} for type checkers only"
+    analysis.add(
+        Draft(
+            kind="missing-name",
+            symbol=f"{module}:{alias.name}",
+            name=alias.name,
+            node=node,
+            place=place,
+            message=f"{module} of this core has no {alias.name!r}",
+            confidence="low" if (module, alias.name) in analysis.injected else "high",
+            core=Ref(module),
+            core_line=outline.names[close[0]].line if outline and close else 1,
+            core_has=has,
+            harmless=place.typing or place.catches("ImportError"),
+        )
+    )

@@ -1,0 +1,224 @@
+"""Rule: what the plugin assigns into the core's modules and classes must take the core's own calls."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vllm_pairs.doctor.analysis import Draft
+from vllm_pairs.doctor.conditions import last_name
+from vllm_pairs.doctor.signatures import misfit, narrower, shape_of
+from vllm_pairs.doctor.sites import MOST_MODULES
+from vllm_pairs.doctor.world import MISSING, Ref, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vllm_pairs.doctor.analysis import Analysis
+    from vllm_pairs.doctor.callables import Callable, Callables
+    from vllm_pairs.doctor.findings import Confidence
+    from vllm_pairs.doctor.sites import Site, Sites
+    from vllm_pairs.doctor.walk import Place
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """`owner.name = value` in the plugin, where the owner is a module or class of the core."""
+
+    owner: Value
+    name: str
+    value: ast.expr
+    node: ast.AST
+    place: Place
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """As `Analysis.injected` holds it."""
+        return str(self.owner.ref), self.name
+
+
+def collect(analysis: Analysis) -> list[Replacement]:
+    """Every assignment of the plugin into the core; also fills `Analysis.injected` and `stand_ins`."""
+    found: list[Replacement] = []
+    for module in analysis.plugin_modules():
+        for node, place in analysis.walker.module(module):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    _target(analysis, target, node.value, node, place, found)
+            elif isinstance(node, ast.Call) and last_name(node.func) == "setattr" and len(node.args) == 3:
+                owner, name, value = node.args
+                if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                    _into(analysis, owner, name.value, value, node, place, found)
+    for one in found:
+        analysis.injected.add(one.key)
+    return found
+
+
+def _target(
+    analysis: Analysis, target: ast.expr, value: ast.expr, node: ast.AST, place: Place, found: list[Replacement]
+) -> None:
+    if isinstance(target, ast.Attribute):
+        _into(analysis, target.value, target.attr, value, node, place, found)
+    elif (
+        isinstance(target, ast.Subscript)
+        and ast.unparse(target.value) == "sys.modules"
+        and isinstance(target.slice, ast.Constant)
+    ):
+        analysis.stand_ins.add(str(target.slice.value))
+
+
+def _into(
+    analysis: Analysis,
+    owner: ast.expr,
+    name: str,
+    value: ast.expr,
+    node: ast.AST,
+    place: Place,
+    found: list[Replacement],
+) -> None:
+    known = analysis.inference.value(owner, place.scope)
+    if isinstance(known, Value) and known.sort in ("module", "class") and analysis.is_core(known):
+        found.append(Replacement(known, name, value, node, place))
+
+
+class ReplacementRule:
+    """Checks the replacements against the core's call sites."""
+
+    def __init__(self, analysis: Analysis, callables: Callables, sites: Sites) -> None:
+        self.analysis, self.callables, self.sites = analysis, callables, sites
+
+    def check(self, one: Replacement) -> None:
+        """Look at one replacement."""
+        if one.owner.sort == "module":
+            original = self.analysis.world.member(one.owner.ref.module, one.name)
+            if original is MISSING:
+                self._gone(one)
+                return
+        else:
+            if self.analysis.classes.has(one.owner.ref, one.name, instance=False) is False:
+                self._gone(one)
+                return
+            original = self.analysis.inference.attribute(one.owner, one.name)
+        value = self.analysis.inference.value(_unwrapped(one.value), one.place.scope)
+        if not isinstance(original, Value) or not isinstance(value, Value) or value.ref == original.ref:
+            return
+        before, after = self.callables.of(original), self.callables.of(value)
+        if before is None or after is None:
+            return
+        if one.owner.sort == "class":
+            before, after = self._bound(one, original, before), self._bound_new(one, value, after)
+        wrong = narrower(before.signature, after.signature)
+        if wrong is None:
+            return
+        called: Site | None = None
+        confidence: Confidence = "low"
+        for site, sure in self._sites(one, original):
+            shape = shape_of(site.node)
+            refused = misfit(after.signature, shape)
+            if refused is not None and misfit(before.signature, shape) is None:
+                called, wrong, confidence = site, refused, sure
+                break
+        label = f"{one.owner.ref.qualname or one.owner.ref.module}.{one.name}"
+        symbol = f"{value.ref}" if value.sort == "def" else f"{value.ref}.__init__"
+        self.analysis.add(
+            Draft(
+                kind="replacement-signature",
+                symbol=symbol,
+                name=wrong.argument,
+                node=value.node or self.analysis.world.node(value.ref) or one.node,
+                place=one.place if value.ref.module == one.place.module else self._place(value, one.place),
+                message=f"what replaces {label} {wrong.text}" + (", which the core passes" if called else ""),
+                confidence=confidence,
+                core=Ref(called.module) if called else original.ref,
+                core_line=called.node.lineno if called else None,
+                core_has=f"{one.name}{before.signature.text()}",
+                function=called.place.function if called else one.place.function,
+                conditional=called.place.conditional if called else False,
+            )
+        )
+
+    def _place(self, value: Value, place: Place) -> Place:
+        """The finding stands where the replacement is defined."""
+        tree = self.analysis.world.ast(value.ref.module)
+        if tree is None or not self.analysis.is_plugin(value):
+            return place
+        from dataclasses import replace
+
+        return replace(place, module=value.ref.module)
+
+    def _gone(self, one: Replacement) -> None:
+        owner = one.owner.ref
+        self.analysis.add(
+            Draft(
+                kind="replacement-target",
+                symbol=f"{owner}.{one.name}" if owner.qualname else f"{owner}:{one.name}",
+                name=one.name,
+                node=one.node,
+                place=one.place,
+                message=f"{owner.qualname or owner.module} of this core has no {one.name!r}: nothing is replaced",
+                confidence="low",
+                core=owner,
+                core_line=None if owner.qualname else 1,
+                core_has=f"no {one.name}",
+            )
+        )
+
+    def _bound(self, one: Replacement, original: Value, found: Callable) -> Callable:
+        outer = self.analysis.classes.owner(one.owner.ref, one.name)
+        kind = self.analysis.classes.kind(outer, one.name) if outer else "method"
+        return _with_bound(found, 0 if kind == "staticmethod" else 1)
+
+    def _bound_new(self, one: Replacement, value: Value, found: Callable) -> Callable:
+        wrapper = last_name(one.value.func) if isinstance(one.value, ast.Call) else ""
+        return _with_bound(found, 0 if wrapper == "staticmethod" or value.sort != "def" else 1)
+
+    def _sites(self, one: Replacement, original: Value) -> Iterator[tuple[Site, Confidence]]:
+        """The core's calls that reach the replacement, the surest first."""
+        modules = self.sites.modules(one.name)
+        if one.owner.sort == "module":
+            own = one.owner.ref.module
+            for module in [own, *(module for module in modules if module != own)]:
+                for site in self.sites.of(one.name, module) if module in modules else ():
+                    if self._late_bound(site, own, one.name):
+                        yield site, "high"
+            return
+        near = one.owner.ref.module
+        for module in modules if len(modules) <= MOST_MODULES else [m for m in modules if m == near]:
+            for site in self.sites.of(one.name, module):
+                receiver = self.sites.receiver(site)
+                if receiver is None or receiver.sort not in ("instance", "class", "type"):
+                    continue
+                if self.analysis.classes.owner(receiver.ref, one.name) == self.analysis.classes.owner(
+                    one.owner.ref, one.name
+                ):
+                    yield site, "high"
+
+    def _late_bound(self, site: Site, module: str, name: str) -> bool:
+        """Whether a call looks the name up in the module that was written to, when it is made."""
+        function = site.node.func.value if isinstance(site.node.func, ast.Subscript) else site.node.func
+        if isinstance(function, ast.Name):
+            bound = site.place.scope.find(name)
+            if bound is None:
+                return site.module == module
+            targets = [source.target for source in bound[1]]
+            return all(target == (module, name) for target in targets)  # imported when the function runs
+        if isinstance(function, ast.Attribute):
+            base = self.analysis.inference.value(function.value, site.place.scope)
+            return isinstance(base, Value) and base.sort == "module" and base.ref.module == module
+        return False
+
+
+def _with_bound(found: Callable, bound: int) -> Callable:
+    from dataclasses import replace
+
+    return replace(found, signature=replace(found.signature, bound=bound))
+
+
+def _unwrapped(node: ast.expr) -> ast.expr:
+    """The function inside `staticmethod(f)`, `classmethod(f)`, `wraps(g)(f)`."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and last_name(node.func) in ("staticmethod", "classmethod"):
+        return node.args[0]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Call) and last_name(node.func.func) == "wraps":
+        return node.args[0]
+    return node

@@ -1,0 +1,188 @@
+"""Scopes: what each name of a function or module body is bound to, as expressions that are read when asked for."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from vllm_pairs.doctor.conditions import last_name
+from vllm_pairs.doctor.outline import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vllm_pairs.doctor.world import FunctionNode, Ref
+
+SourceKind = Literal["expr", "annotation", "each", "enter", "part", "def", "class", "import", "unknown"]
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(slots=True)
+class Source:
+    """One thing a name is bound to: an expression, an annotation, an element of an iterable, part of a tuple ..."""
+
+    kind: SourceKind
+    node: ast.AST | None = None
+    index: int = 0
+    target: tuple[str, str | None] | None = None
+
+
+@dataclass
+class Scope:
+    """A function's (or module's) body: its bindings, the class it belongs to and the class `self` is taken to be.
+
+    `tested` are attribute names asked for with hasattr or getattr, `checked` the expressions an isinstance looks at:
+    of both, nothing is claimed.
+    """
+
+    module: str
+    node: ast.AST
+    owner: Ref | None = None
+    self_type: Ref | None = None
+    parent: Scope | None = None
+    names: dict[str, list[Source]] = field(default_factory=dict)
+    tested: set[str] = field(default_factory=set)
+    checked: set[str] = field(default_factory=set)
+    own_name: str = ""  # the name of the first parameter of a method
+    own_class: bool = False  # it is the class itself
+
+    def find(self, name: str) -> tuple[Scope, list[Source]] | None:
+        """Where a name is bound, from the inside out; None: at module level or not at all."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope, scope.names[name]
+            scope = scope.parent
+        return None
+
+    def method_scope(self) -> Scope | None:
+        """The nearest scope that has a self."""
+        scope: Scope | None = self
+        while scope is not None and not scope.own_name:
+            scope = scope.parent
+        return scope
+
+
+def function_scope(
+    module: str,
+    is_package: bool,
+    node: FunctionNode | ast.Lambda,
+    *,
+    owner: Ref | None = None,
+    self_type: Ref | None = None,
+    parent: Scope | None = None,
+) -> Scope:
+    """The scope of a function; `owner` is the class whose body it stands in."""
+    scope = Scope(module, node, owner, self_type or owner, parent)
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    for argument in arguments:
+        found = Source("annotation", argument.annotation) if argument.annotation else Source("unknown")
+        scope.names[argument.arg] = [found]
+    for rest in (node.args.vararg, node.args.kwarg):
+        if rest is not None:
+            scope.names[rest.arg] = [Source("unknown")]
+    if owner is not None and not isinstance(node, ast.Lambda):
+        decorators = {last_name(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
+        positional = [*node.args.posonlyargs, *node.args.args]
+        if positional and "staticmethod" not in decorators:
+            scope.own_name = positional[0].arg
+            scope.own_class = "classmethod" in decorators or node.name in ("__new__", "__init_subclass__")
+            scope.names.pop(scope.own_name)
+    body = node.body if isinstance(node.body, list) else [node.body]
+    for part in body:
+        _bind(scope, is_package, part)
+    return scope
+
+
+def module_scope(module: str, node: ast.Module) -> Scope:
+    """A module's scope has no names of its own: they are the world's members."""
+    scope = Scope(module, node)
+    for part in _own(node):
+        _note_tests(scope, part)
+    return scope
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below that belong to this scope."""
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        yield one
+        stack += [child for child in ast.iter_child_nodes(one) if not isinstance(child, _NESTED)]
+
+
+def _note_tests(scope: Scope, node: ast.AST) -> None:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or len(node.args) < 2:
+        return
+    if node.func.id in ("hasattr", "getattr") and isinstance(node.args[1], ast.Constant):
+        scope.tested.add(str(node.args[1].value))
+    elif node.func.id in ("isinstance", "issubclass"):
+        scope.checked.add(ast.unparse(node.args[0]))
+
+
+def _bind(scope: Scope, is_package: bool, top: ast.AST) -> None:
+    stack = [top]
+    outer: set[str] = set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            scope.names.setdefault(node.name, []).append(Source("def", node))
+            stack += [*node.decorator_list, *node.args.defaults]
+            continue
+        if isinstance(node, ast.ClassDef):
+            scope.names.setdefault(node.name, []).append(Source("class", node))
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            outer.update(node.names)
+        _note_tests(scope, node)
+        _bind_one(scope, is_package, node)
+        stack += ast.iter_child_nodes(node)
+    for name in outer:
+        scope.names[name] = [Source("unknown")]
+
+
+def _bind_one(scope: Scope, is_package: bool, node: ast.AST) -> None:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            _bind_target(scope, target, Source("expr", node.value))
+    elif isinstance(node, ast.AnnAssign):
+        _bind_target(scope, node.target, Source("annotation", node.annotation))
+    elif isinstance(node, ast.AugAssign):
+        _bind_target(scope, node.target, Source("unknown"))
+    elif isinstance(node, ast.NamedExpr):
+        _bind_target(scope, node.target, Source("expr", node.value))
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        _bind_target(scope, node.target, Source("each", node.iter))
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        _bind_target(scope, node.optional_vars, Source("enter", node.context_expr))
+    elif isinstance(node, ast.ExceptHandler) and node.name:
+        scope.names.setdefault(node.name, []).append(Source("unknown"))
+    elif isinstance(node, ast.Import):
+        for alias in node.names:
+            whole = alias.name if alias.asname else alias.name.partition(".")[0]
+            source = Source("import", node, target=(whole, None))
+            scope.names.setdefault(alias.asname or whole, []).append(source)
+    elif isinstance(node, ast.ImportFrom):
+        module = absolute(scope.module, is_package, node)
+        for alias in node.names:
+            source = Source("import", node, target=(module, alias.name))
+            scope.names.setdefault(alias.asname or alias.name, []).append(source)
+    elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
+        scope.names.setdefault(node.name, []).append(Source("unknown"))
+
+
+def _bind_target(scope: Scope, target: ast.expr, source: Source) -> None:
+    if isinstance(target, ast.Name):
+        scope.names.setdefault(target.id, []).append(source)
+    elif isinstance(target, ast.Starred):
+        _bind_target(scope, target.value, Source("unknown"))
+    elif isinstance(target, ast.Tuple | ast.List):
+        for index, part in enumerate(target.elts):
+            inner = Source("part", source.node, index) if source.kind in ("expr", "each") else Source("unknown")
+            if source.kind == "each":
+                inner = Source("unknown")
+            _bind_target(scope, part, inner)

@@ -1,0 +1,235 @@
+"""Walk a module's code with what surrounds each node: its scope, whether it always runs, what is caught around it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vllm_pairs.doctor.conditions import is_type_checking, last_name, leaves
+from vllm_pairs.doctor.scopes import Scope, Source, module_scope
+from vllm_pairs.doctor.world import Ref, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vllm_pairs.doctor.infer import Inference
+
+_DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_ALL = ("Exception", "BaseException")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node stands.
+
+    `function` is the definition whose body it is in, None for code that runs when the module is imported.
+    `conditional`: a condition that is not decided lies before it. `handled`: exceptions caught around it. `typing`:
+    under TYPE_CHECKING, never run.
+    """
+
+    module: str
+    scope: Scope
+    statement: ast.stmt
+    function: Ref | None = None
+    conditional: bool = False
+    handled: frozenset[str] = frozenset()
+    typing: bool = False
+
+    def catches(self, exception: str) -> bool:
+        """Whether an exception of this name would be caught here."""
+        parents = {"ModuleNotFoundError": ("ModuleNotFoundError", "ImportError")}.get(exception, (exception,))
+        return bool(self.handled.intersection((*parents, *_ALL)))
+
+
+class Walker:
+    """Yields (node, place) for the nodes that rules look at, in the order of the source."""
+
+    def __init__(self, inference: Inference) -> None:
+        self.inference = inference
+
+    def module(self, module: str) -> Iterator[tuple[ast.AST, Place]]:
+        """Everything in a module."""
+        tree = self.inference.world.ast(module)
+        if tree is not None and tree.body:
+            yield from self._block(tree.body, Place(module, module_scope(module, tree), tree.body[0]), None)
+
+    def _block(self, body: list[ast.stmt], place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
+        for statement in body:
+            here = replace(place, statement=statement)
+            yield from self._statement(statement, here, owner)
+            if isinstance(statement, ast.If) and (leaves(statement.body) or leaves(statement.orelse)):
+                place = replace(place, conditional=True)
+            elif isinstance(statement, ast.Assert):
+                yield from ()
+
+    def _statement(self, node: ast.stmt, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
+        if isinstance(node, _DEFS):
+            yield node, place
+            yield from self._function(node, place, owner)
+        elif isinstance(node, ast.ClassDef):
+            yield node, place
+            for part in (*node.decorator_list, *node.bases, *(word.value for word in node.keywords)):
+                yield from self._expression(part, place)
+            outer = owner.qualname + "." if owner is not None else ""
+            inner = Ref(place.module, f"{outer}{node.name}")
+            if place.function is not None and owner is None:
+                inner = Ref(place.module, f"{place.function.qualname}.<locals>.{node.name}")
+            scope = Scope(place.module, node, inner, inner, place.scope)
+            yield from self._block(node.body, replace(place, scope=scope), inner)
+        elif isinstance(node, ast.If):
+            yield from self._if(node, place, owner)
+        elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+            yield from self._try(node, place, owner)
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            yield from self._with(node, place, owner)
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
+            head = node.test if isinstance(node, ast.While) else node.iter
+            yield from self._expression(head, place)
+            inner_place = replace(place, conditional=True) if isinstance(node, ast.While) else place
+            yield from self._block(node.body, inner_place, owner)
+            yield from self._block(node.orelse, place, owner)
+        elif isinstance(node, ast.Match):
+            yield from self._expression(node.subject, place)
+            for case in node.cases:
+                yield from self._block(case.body, replace(place, conditional=True), owner)
+        else:
+            yield node, place
+            for part in ast.iter_child_nodes(node):
+                yield from self._expression(part, place)
+
+    def _function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place, owner: Ref | None
+    ) -> Iterator[tuple[ast.AST, Place]]:
+        defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default is not None]
+        for part in (*node.decorator_list, *defaults):
+            yield from self._expression(part, place)
+        if owner is not None and place.scope.node.__class__ is ast.ClassDef:
+            qualname = f"{owner.qualname}.{node.name}"
+            parent = place.scope.parent
+        elif place.function is not None:
+            qualname = f"{place.function.qualname}.<locals>.{node.name}"
+            parent, owner = place.scope, None
+        else:
+            qualname, parent, owner = node.name, None, None
+        if parent is not None and isinstance(parent.node, ast.Module):
+            parent = None
+        scope = self.inference.scope(place.module, node, owner, owner, parent)
+        # An exception handler around a def does not catch what the body raises later.
+        body = Place(place.module, scope, node, Ref(place.module, qualname), typing=place.typing)
+        yield from self._block(node.body, body, None)
+
+    def _if(self, node: ast.If, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
+        if is_type_checking(node.test):
+            yield from self._block(node.body, replace(place, typing=True), owner)
+            yield from self._block(node.orelse, place, owner)
+            return
+        yield from self._expression(node.test, place)
+        inner = replace(place, conditional=True)
+        yield from self._block(node.body, replace(inner, scope=self._narrowed(node.test, place.scope)), owner)
+        yield from self._block(node.orelse, inner, owner)
+
+    def _narrowed(self, test: ast.expr, scope: Scope) -> Scope:
+        """In a branch under `isinstance(name, Class)` a name is of that class."""
+        narrowed: Scope | None = None
+        for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
+            if not isinstance(part, ast.Call) or last_name(part.func) != "isinstance" or len(part.args) != 2:
+                continue
+            name, wanted = part.args
+            if isinstance(name, ast.Name) and isinstance(wanted, ast.Name | ast.Attribute):
+                if narrowed is None:
+                    narrowed = replace(scope, names=dict(scope.names), checked=set(scope.checked))
+                narrowed.names[name.id] = [Source("annotation", wanted)]
+                narrowed.checked.discard(name.id)
+        return narrowed or scope
+
+    def _try(self, node: ast.stmt, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
+        assert isinstance(node, ast.Try) or hasattr(node, "handlers")
+        caught: set[str] = set()
+        for handler in node.handlers:
+            if not (handler.body and isinstance(handler.body[-1], ast.Raise)):
+                caught.update(_exceptions(handler.type))
+        yield from self._block(node.body, replace(place, handled=place.handled | caught), owner)
+        for handler in node.handlers:
+            yield from self._block(handler.body, replace(place, conditional=True), owner)
+        yield from self._block(node.orelse, replace(place, conditional=place.conditional or bool(caught)), owner)
+        yield from self._block(node.finalbody, place, owner)
+
+    def _with(
+        self, node: ast.With | ast.AsyncWith, place: Place, owner: Ref | None
+    ) -> Iterator[tuple[ast.AST, Place]]:
+        caught: set[str] = set()
+        for item in node.items:
+            yield from self._expression(item.context_expr, place)
+            if item.optional_vars is not None:
+                yield from self._expression(item.optional_vars, place)
+            call = item.context_expr
+            if isinstance(call, ast.Call) and last_name(call.func) in ("suppress", "raises"):
+                caught.update(name for argument in call.args for name in _exceptions(argument))
+        yield from self._block(node.body, replace(place, handled=place.handled | caught), owner)
+
+    def _expression(self, node: ast.AST, place: Place) -> Iterator[tuple[ast.AST, Place]]:
+        if isinstance(node, ast.Lambda):
+            scope = Scope(place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked)
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+            scope.names = {argument.arg: [Source("unknown")] for argument in arguments if argument is not None}
+            name = f"{place.function.qualname}.<lambda>" if place.function is not None else "<lambda>"
+            inner = replace(place, scope=scope, function=Ref(place.module, name), conditional=True)
+            yield from self._expression(node.body, inner)
+            return
+        if isinstance(node, _COMPREHENSIONS):
+            yield from self._comprehension(node, place)
+            return
+        if isinstance(node, ast.IfExp):
+            yield from self._expression(node.test, place)
+            inner = replace(place, conditional=True, scope=self._narrowed(node.test, place.scope))
+            yield from self._expression(node.body, inner)
+            yield from self._expression(node.orelse, replace(place, conditional=True))
+            return
+        if isinstance(node, ast.BoolOp):
+            yield from self._expression(node.values[0], place)
+            inner = replace(place, conditional=True)
+            if isinstance(node.op, ast.And):
+                inner = replace(inner, scope=self._narrowed(node, place.scope))
+            for part in node.values[1:]:
+                yield from self._expression(part, inner)
+            return
+        yield node, place
+        for child in ast.iter_child_nodes(node):
+            yield from self._expression(child, place)
+
+    def _comprehension(self, node: ast.expr, place: Place) -> Iterator[tuple[ast.AST, Place]]:
+        assert isinstance(node, _COMPREHENSIONS)
+        scope = Scope(place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked)
+        for part in node.generators:
+            for target in ast.walk(part.target):
+                if isinstance(target, ast.Name):
+                    each = target is part.target
+                    scope.names[target.id] = [Source("each", part.iter) if each else Source("unknown")]
+        conditional = place.conditional or any(part.ifs for part in node.generators)
+        for part in node.generators:
+            for test in part.ifs:
+                scope = self._narrowed(test, scope)
+        inner = replace(place, scope=scope, conditional=conditional)
+        for part in node.generators:
+            yield from self._expression(part.iter, replace(place, scope=scope))
+            for test in part.ifs:
+                yield from self._expression(test, inner)
+        for result in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
+            yield from self._expression(result, inner)
+
+
+def _exceptions(node: ast.expr | None) -> set[str]:
+    """Names of the exceptions a handler catches; a bare one catches all."""
+    if node is None:
+        return {"BaseException"}
+    if isinstance(node, ast.Tuple):
+        return {last_name(part) for part in node.elts}
+    return {last_name(node)}
+
+
+def is_core(value: Value | Ref, core: str) -> bool:
+    """Whether a definition lies in the core's package."""
+    ref = value.ref if isinstance(value, Value) else value
+    return ref.module == core or ref.module.startswith(f"{core}.")
