@@ -109,7 +109,7 @@ def test_log_mode(results):
     slots = [number for code, *_, number in result["guard"]["signatures"] if code == "SLOT"]
     assert max(slots) >= len(planted) - 5
     log = (results / "ascend.log").read_text()
-    assert 1 <= log.count("==kv-plan-guard== ERROR: SLOT") <= len(slots) + 4, "once per signature in this run, once per raise"
+    assert 1 <= log.count("==kv-plan-guard== ERROR: SLOT") <= len(slots) + 4  # once per signature, once per raise
 
 
 def test_buffers_are_reused_while_prefill_and_decode_alternate(results):
