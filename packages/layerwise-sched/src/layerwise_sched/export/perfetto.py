@@ -61,7 +61,7 @@ class _Writer:
         self._builder, self._packet, self._descriptor, self._event = builder, packet, descriptor, event
         self._begin = begin
         self._uuids: dict[tuple[str, int], int] = {}
-        self._pending: list[tuple[int, int, int, Slice | None, int]] = []  # time, order, uuid, slice, counter
+        self._pending: list[tuple[int, int, int, Slice | None, int | None]] = []  # time, order, uuid, slice, counter
 
     def process(self, pid: int) -> None:
         """Name the process."""
@@ -90,12 +90,12 @@ class _Writer:
         if not length:
             return
         # At one time ends come before begins, inner ends before outer ones, outer begins before inner ones.
-        self._pending.append((piece.begin, 2**62 - length, uuid, piece, 0))
-        self._pending.append((piece.end, length - 2**62, uuid, None, 0))
+        self._pending.append((piece.begin, 2**62 - length, uuid, piece, None))
+        self._pending.append((piece.end, length - 2**62, uuid, None, None))
 
     def counter(self, name: str, at: int, value: int) -> None:
         """Keep a counter's value for `flush`."""
-        self._pending.append((at, 0, self._track(name, 0, counter=True), None, value + 1))
+        self._pending.append((at, 0, self._track(name, 0, counter=True), None, value))
 
     def flush(self) -> None:
         """Write everything kept, in the order of time."""
@@ -105,9 +105,9 @@ class _Writer:
             packet.trusted_packet_sequence_id = _SEQUENCE
             event = packet.track_event
             event.track_uuid = uuid
-            if counter:
+            if counter is not None:
                 event.type = self._event.TYPE_COUNTER
-                event.counter_value = counter - 1
+                event.counter_value = counter
             elif piece is None:
                 event.type = self._event.TYPE_SLICE_END
             else:

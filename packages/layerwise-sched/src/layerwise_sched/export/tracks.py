@@ -125,7 +125,8 @@ def _counters(run: Run) -> list[Counter]:
         if task.dequeued is not None:
             changes.append((task.dequeued, -1))
     level, found = 0, []
-    for at, change in sorted(changes):
+    # At one time what comes counts before what goes, so that the depth never falls below nothing.
+    for at, change in sorted(changes, key=lambda item: (item[0], -item[1])):
         level += change
         found.append(Counter("queued tasks", at, level))
     return found + [Counter("leases", at, leases) for at, leases, _ in sorted(run.gauges)]

@@ -121,22 +121,34 @@ class _Step:
         return times, guessed, send_at
 
     def _stream(self) -> tuple[list[int], list[int], int]:
-        """Attention and rest of each layer on the stream, from the observed NPU events."""
+        """Attention and rest of each layer on the stream, from the observed NPU events; how many had none."""
         layers = self.plan.num_layers
         reached = [self.npu.get((DependencyKind.GATE_NPU, self.gate[layer][0])) for layer in range(layers)]
         computed = [self.npu.get((DependencyKind.SAVE_NPU, layer)) for layer in range(layers)]
-        attention = [
-            max(0, end - begin) if begin is not None and end is not None else None
-            for begin, end in zip(reached, computed, strict=True)
-        ]
-        rest = [
-            max(0, begin - end) if begin is not None and end is not None and self._busy(layer + 1, begin) else None
-            for layer, (end, begin) in enumerate(zip(computed, reached[1:], strict=False))
-        ]
-        rest.append(max(0, self.step.end - computed[-1]) if computed[-1] is not None else None)
-        filled_attention, missing = _filled(attention)
-        filled_rest, more = _filled(rest)
-        return filled_attention, filled_rest, missing + more
+        attention: list[int | None] = []
+        both: list[int | None] = []  # from a boundary to the next one, where the stream was busy all the way
+        for layer in range(layers):
+            begin, end = reached[layer], computed[layer]
+            attention.append(max(0, end - begin) if begin is not None and end is not None else None)
+            if layer + 1 < layers:
+                following = reached[layer + 1]
+                known = begin is not None and following is not None and self._busy(layer + 1, following)
+                both.append(max(0, following - begin) if known else None)  # type: ignore[operator]
+        both.append(self._last(reached, _filled(both)))
+        guessed = sum(value is None for value in attention)
+        filled, whole = _filled(attention), _filled(both)
+        attended = [min(part, total) if seen is None else part
+                    for part, total, seen in zip(filled, whole, attention, strict=True)]  # fmt: skip
+        return attended, [max(0, total - part) for part, total in zip(attended, whole, strict=True)], guessed
+
+    def _last(self, reached: list[int | None], before: list[int]) -> int:
+        """Stream time of the last layer, to the step's end; no task waits for its gate, so its begin may be unseen."""
+        begin = reached[-1]
+        if begin is None:
+            begin = self.gate[len(reached) - 1][1]
+            if len(reached) > 1 and (earlier := reached[-2]) is not None:
+                begin = max(begin, earlier + before[-1])
+        return max(0, self.step.end - begin)
 
     def _busy(self, layer: int, reached: int) -> bool:
         """Whether the stream, not the host, decided when the boundary of `layer` was reached."""
@@ -157,8 +169,8 @@ class _Step:
         return found, send_at
 
 
-def _filled(values: list[int | None]) -> tuple[list[int], int]:
-    """The values with the median of the known ones in the gaps, and the number of gaps."""
+def _filled(values: list[int | None]) -> list[int]:
+    """The values with the median of the known ones in the gaps; 0 where none is known."""
     known = [value for value in values if value is not None]
     middle = round(statistics.median(known)) if known else 0
-    return [middle if value is None else value for value in values], len(values) - len(known)
+    return [middle if value is None else value for value in values]

@@ -1,0 +1,176 @@
+"""The recorder and its files: bounded, exact, and careful with what others wrote."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from layerwise_sched import DependencyKind, Task, TimelineError, make_policy
+from layerwise_sched.runs import assemble
+from layerwise_sched.simulation import Spec, generate, simulate
+from layerwise_sched.spool import Spool
+from layerwise_sched.timeline import Code, Proof, Ring, Timeline, met, split_met
+from layerwise_sched.timeline_file import find_timelines, read, seal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPEC = Spec(shared_buffers=3, independent=(0, 5, 6, 10), straggler_us=6_000, straggler_layers=(1, 4), steps=3)
+
+
+def test_a_full_ring_counts_what_does_not_fit_and_keeps_what_it_has() -> None:
+    ring = Ring("r", rows=4)
+    for number in range(6):
+        ring.event(Code.DONE, number, at=number)
+    assert ring.dropped == 2
+    cells, _ = ring.take()
+    assert cells[2::4] == [0, 1, 2, 3]
+    for number in range(3):  # over the edge of the storage
+        ring.event(Code.DONE, 10 + number, at=number)
+    assert ring.take()[0][2::4] == [10, 11, 12]
+    assert ring.dropped == 2
+
+
+def test_a_task_without_room_has_no_row_either() -> None:
+    ring = Ring("r", rows=1)
+    ring.task(Task(0, 0, 0), 1, at=5)
+    ring.task(Task(1, 0, 1), 2, at=6)
+    assert ring.take() == ([5, Code.ENQUEUE, 0, 1], [Task(0, 0, 0)])
+    assert ring.dropped == 1
+
+
+def test_the_storage_never_grows() -> None:
+    ring = Ring("r", rows=128)
+    for number in range(20_000):
+        ring.task(Task(number, 0, 0), 1)
+        if number % 100 == 0:
+            ring.take()
+    assert len(ring._cells) == 128 * 4
+    assert len(ring._tasks) == 128
+    ring.take()
+    assert not any(ring._tasks)  # no task is kept alive by a ring that was read
+
+
+def test_threads_have_rings_of_their_own() -> None:
+    timeline = Timeline(8)
+
+    def write() -> None:
+        timeline.local().event(Code.STEP, 1)
+
+    threads = [threading.Thread(target=write, name=f"t{number}") for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    timeline.local().event(Code.STEP, 2)
+    assert sorted(ring.name for ring in timeline.rings) == sorted(["t0", "t1", "t2", threading.current_thread().name])
+    assert len({timeline.new_cid() for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize("kind", DependencyKind)
+@pytest.mark.parametrize("proof", Proof)
+def test_met_values_come_back(kind: DependencyKind, proof: Proof) -> None:
+    assert split_met(met(kind, proof)) == (kind, proof)
+
+
+def spooled(folder: Path) -> Timeline:
+    """A simulated run written through rings and a spool, as a worker would."""
+    simulated = simulate(generate(SPEC), make_policy("ready"))
+    timeline = Timeline(100_000, simulated.plan)
+    timeline.policies.append("ready")
+    spool = Spool(timeline, folder, facts={"pair": "none"})
+    rings = {name: timeline.ring(name) for name in ("compute", "receive", "send")}
+    tasks = {task.cid: task for task in simulated.tasks}
+    for number, row in enumerate(simulated.records):
+        if row.code == Code.ENQUEUE:
+            rings[row.thread].task(tasks[row.subject], row.value, row.t)
+        else:
+            rings[row.thread].event(row.code, row.subject, row.value, row.t)
+        if number % 100 == 0:
+            spool.flush()
+    spool.start()
+    spool.close()
+    return timeline
+
+
+def test_what_is_spooled_is_read_back_and_sealed_the_same(tmp_path: Path) -> None:
+    spooled(tmp_path)
+    (folder,) = find_timelines(tmp_path)
+    recording = read(folder)
+    direct = simulate(generate(SPEC), make_policy("ready")).run()
+    assert recording.run().tasks == direct.tasks
+    assert recording.run().steps == direct.steps
+    assert recording.plan == direct.plan
+    assert recording.policies == ["ready"]
+    sealed = seal(recording, tmp_path)
+    assert find_timelines(tmp_path) == [sealed]
+    again = read(sealed)
+    assert again.run() == recording.run()
+    assert again.facts == {"pair": "none"}
+    lines = [json.loads(line) for line in (sealed / "timeline.jsonl").read_text().splitlines()]
+    assert len(lines) == len(recording.records) + len(recording.tasks)
+    with pytest.raises(TimelineError, match="never overwritten"):
+        seal(recording, tmp_path)
+
+
+def test_a_killed_processs_spool_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    spooled(tmp_path)
+    (folder,) = find_timelines(tmp_path)
+    whole = read(folder)
+    rows, tasks = folder / "rows.bin", folder / "tasks.jsonl"
+    rows.write_bytes(rows.read_bytes()[:-13])
+    tasks.write_text(tasks.read_text()[:-5])
+    cut = read(folder)
+    assert 0 < len(cut.records) < len(whole.records)
+    assert len(cut.tasks) == len(whole.tasks) - 1
+    assert cut.run().orphans > 0 or len(cut.run().complete) < len(whole.run().complete)
+
+
+def test_files_of_others_are_checked(tmp_path: Path) -> None:
+    spooled(tmp_path)
+    (folder,) = find_timelines(tmp_path)
+    meta, tasks, rows = folder / "meta.json", folder / "tasks.jsonl", folder / "rows.bin"
+    good = meta.read_text(), tasks.read_text(), rows.read_bytes()
+    first = json.loads(good[1].splitlines()[0])
+    for change, message in (
+        (lambda: meta.write_text("[]"), "must be a JSON object"),
+        (lambda: meta.write_text("{"), "cannot be read"),
+        (lambda: meta.write_text(good[0].replace('"format": 1', '"format": 9')), "this version reads 1"),
+        (lambda: meta.write_text(good[0].replace('"num_layers": 12', '"num_layers": 2')), "prefetch_layer_map"),
+        (lambda: tasks.write_text(json.dumps(first | {"layer": "0"}) + "\n" + good[1]), "line 1: layer is '0'"),
+        (lambda: tasks.write_text(json.dumps(first | {"path": "x"}) + "\n" + good[1]), "path is 'x'"),
+        (lambda: tasks.write_text("{}\n" + good[1]), "a task has the fields"),
+        (lambda: rows.write_bytes(b"\xff" * 16 + good[2]), "names ring -1"),
+        (lambda: rows.write_bytes(good[2][:24] + (99).to_bytes(8, "little") + good[2][32:]), "unknown code 99"),
+    ):
+        change()
+        with pytest.raises(TimelineError, match=message):
+            read(folder)
+        meta.write_text(good[0])
+        tasks.write_text(good[1])
+        rows.write_bytes(good[2])
+    read(folder)
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    timeline = Timeline(64)
+    spool = Spool(timeline, tmp_path)
+    monkeypatch.setattr("layerwise_sched.spool.task_row", lambda task: (_ for _ in ()).throw(OSError("disk full")))
+    timeline.local().task(Task(0, 0, 0), 1)
+    spool.flush()
+    assert "ends here" in caplog.text
+    for _ in range(100):
+        timeline.local().event(Code.STEP, 0)
+    spool.flush()
+    assert timeline.dropped == 100 - 64  # what was taken is lost, what does not fit now is counted
+
+
+def test_rows_without_their_task_are_counted() -> None:
+    simulated = simulate(generate(SPEC), make_policy("fifo"))
+    run = assemble(simulated.records, simulated.tasks[1:], simulated.plan)
+    assert run.orphans > 3
+    assert len(run.tasks) == len(simulated.tasks) - 1
