@@ -1,4 +1,4 @@
-"""Served over HTTP: the guard by `--additional-config`, the tokens of an unguarded server, and a scrape that sees it."""
+"""Served over HTTP: guarded by `--additional-config`, the tokens of an unguarded server, a scrape that sees the guard."""
 
 import json
 import urllib.request
