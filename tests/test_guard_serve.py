@@ -1,4 +1,4 @@
-"""Served over HTTP: guarded by `--additional-config`, the tokens of an unguarded server, a scrape that sees the guard."""
+"""Served over HTTP: the guard by `--additional-config`, the tokens of an unguarded server, a scrape that sees it."""
 
 import json
 import urllib.request
