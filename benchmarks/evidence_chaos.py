@@ -11,9 +11,7 @@ import argparse
 import contextlib
 import hashlib
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -88,6 +86,15 @@ def victim(kind: str, runner: subprocess.Popen[bytes], folder: Path) -> psutil.P
     return None
 
 
+def wait_for(kind: str, runner: subprocess.Popen[bytes], folder: Path, deadline: float) -> psutil.Process | None:
+    """The process to kill as soon as it lives; None when the run ended first."""
+    while (target := victim(kind, runner, folder)) is None:
+        if runner.poll() is not None or time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)
+    return target
+
+
 def complete(folder: Path) -> dict[str, str]:
     """Hash of start.json and results of every start that counts so far."""
     found = {}
@@ -103,7 +110,9 @@ def orphans(folder: Path) -> int:
     return len(processes.marked(mark)) if mark else 0
 
 
-def one_run(seed: int, kills: int, folder: Path, toml: Path, longest_s: float, limit_s: float) -> dict[str, Any]:
+def one_run(
+    seed: int, kills: int, folder: Path, toml: Path, longest_s: dict[str, float], limit_s: float
+) -> dict[str, Any]:
     """Kill `kills` times while one run goes to its end; counts of what went wrong."""
     rng = random.Random(seed)
     out = folder / "run"
@@ -117,16 +126,17 @@ def one_run(seed: int, kills: int, folder: Path, toml: Path, longest_s: float, l
             if (out / "packet").exists():
                 break
             runner = start_runner(toml, out)
-        time.sleep(rng.uniform(0, longest_s))
         kind = rng.choice(VICTIMS)
-        target = victim(kind, runner, out)
-        if target is None:
+        target = wait_for(kind, runner, out, deadline)
+        # At a random moment of its life; one that ended by itself meanwhile is not counted.
+        time.sleep(rng.uniform(0, longest_s[kind]))
+        if target is None or not target.is_running():
             continue
         now = complete(out)
         lost += sum(now.get(name) != print_ for name, print_ in before.items())
         before = now
         with contextlib.suppress(psutil.Error):
-            os.kill(target.pid, signal.SIGKILL)
+            target.kill()
             done.append(kind)
         if kind == "runner":
             runner.wait()
@@ -162,7 +172,13 @@ def main() -> int:
     parser.add_argument("--per-run", type=int, default=10)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--protocol", type=Path, help="a protocol with real servers instead of the light pair")
-    parser.add_argument("--longest-s", type=float, default=1.5, help="longest pause between two kills")
+    parser.add_argument(
+        "--longest-s",
+        type=float,
+        nargs=3,
+        default=[4.0, 1.0, 0.2],
+        help="latest moment to kill a runner, server, client",
+    )
     parser.add_argument("--limit-s", type=float, default=3_600.0, help="longest time of one run")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -181,7 +197,7 @@ def main() -> int:
                     min(options.per_run, left),
                     folder,
                     toml,
-                    options.longest_s,
+                    dict(zip(VICTIMS, options.longest_s, strict=True)),
                     options.limit_s,
                 )
             )

@@ -52,10 +52,9 @@ NUMBERS = [
     "[]",
 ]
 NAMES = ["../../escape", "/etc/passwd", "a/../../b", "..", ".hidden", "a\\..\\b", "C:evil", "x" * 300, "a//b", "a\nb"]
-ALLOWED_TAGS = frozenset(
-    "html meta title style h1 h2 p b br code ul li div span details summary table thead tbody tr th td "
-    "svg circle line rect text".split()
-)
+_DOCUMENT = ["html", "meta", "title", "style", "h1", "h2", "p", "b", "br", "code", "ul", "li", "div", "span", "details"]
+_TABLE = ["summary", "table", "thead", "tbody", "tr", "th", "td"]
+ALLOWED_TAGS = frozenset([*_DOCUMENT, *_TABLE, "svg", "circle", "line", "rect", "text"])
 
 
 class Mutator:
@@ -195,7 +194,10 @@ class Mutator:
             if path.name != MANIFEST and path.is_file() and not str(path.resolve()).startswith(("/dev", "/proc")):
                 digest = hashlib.sha256(path.read_bytes()).hexdigest()
                 lines.append(f"{digest}  {path.relative_to(self.folder)}\n")
-        (self.folder / MANIFEST).write_text("".join(lines))
+        manifest = self.folder / MANIFEST
+        if not manifest.is_file() or manifest.is_symlink():
+            manifest.unlink(missing_ok=True)  # a pipe in its place would wait for a reader
+        manifest.write_text("".join(lines))
 
     def _place(self, value: Any) -> tuple[Any, Any]:
         holder, key = value, self._key(value)

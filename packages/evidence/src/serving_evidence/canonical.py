@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MAX_JSON_BYTES = 256 * 1024 * 1024
 # Anything a benchmark writes is far below; an exponent like 1e300 is a broken or a hostile file.
 MAX_NUMBER = 1e18
+# Times in nanoseconds since the epoch (AIPerf's) are above that, and below this.
+MAX_INTEGER = 2**63 - 1
 
 
 def dumps(value: Any) -> str:
@@ -86,7 +88,7 @@ def _float(text: str) -> float:
 
 
 def _int(text: str) -> int:
-    if len(text) > 20 or abs(value := int(text)) > MAX_NUMBER:
+    if len(text) > 20 or abs(value := int(text)) > MAX_INTEGER:
         raise ValueError(f"number {text[:40]} is out of range")
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +59,11 @@ def ragged(value: Any, name: str) -> tuple[FloatArray, IntArray]:
         raise ResultError(f"{name}: expected an array of arrays")
     flat = [x for row in value for x in row]
     return numbers(flat, name), np.array([len(row) for row in value], dtype=np.int64)
+
+
+def fingerprint(lengths: FloatArray) -> str:
+    """Hex SHA-256 of request lengths in any order: these tools list requests as they end, not as they were planned."""
+    return hashlib.sha256(np.sort(lengths).tobytes()).hexdigest()
 
 
 def scalars(raw: dict[str, Any]) -> dict[str, float]:

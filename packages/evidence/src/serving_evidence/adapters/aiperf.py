@@ -1,6 +1,7 @@
 """NVIDIA AIPerf `profile_export.jsonl`: one JSON object a request, metrics as value and unit.
 
-Written from the record models of AIPerf 0.13.0. Warm-up requests are told apart by their phase and left out.
+Written from the record models of AIPerf 0.13.0, tested on a file that it wrote. Warm-up requests are told apart by
+their phase and left out.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def parse(data: bytes, source: str) -> Result:
         tool=TOOL,
         source=source,
         date=str(int(min(starts))),
-        workload={"requests": len(records)},
+        workload={"requests": len(records), "input_lens_sha256": f.fingerprint(requests.input_tokens)},
         scalars={},
         completed=int(ok.sum()),
         failed=int((~ok).sum()),

@@ -1,7 +1,7 @@
 """GuideLLM JSON reports (`kind=json`, report schema version 2): one result a benchmark in the report.
 
-Written from the report schema of GuideLLM 0.8.1. It keeps one mean ITL a request, no ITL list, so ITL percentiles over
-tokens cannot be had from it and are not made up.
+Written from the report schema of GuideLLM 0.8.1, tested on a file that it wrote. It keeps one mean ITL a request, no
+list of ITLs, so percentiles over tokens cannot be had from it and are not made up.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ def _benchmark(raw: dict[str, Any], source: str, index: int) -> Result:
         tool=TOOL,
         source=source,
         date=str(raw.get("start_time", "")),
-        workload={"benchmark": index, "strategy": strategy},
+        workload={
+            "benchmark": index,
+            "strategy": strategy,
+            "input_lens_sha256": f.fingerprint(requests.input_tokens),
+        },
         scalars=f.scalars(raw),
         completed=len(good),
         failed=len(bad),
