@@ -1,7 +1,7 @@
 """The engine part of guard_clean: real engines under a random load, in segments that can be run one by one.
 
-``python _guard_clean.py [--out DIR] [--steps N] [--kernels interpreted|fast] [--only NAME]`` runs what has no result yet
-and prints the sum; `engine_part` is what the benchmark itself calls.
+``python _guard_clean.py [--out DIR] [--steps N] [--kernels interpreted|fast] [--only NAME]`` runs what has no result
+yet and prints the sum; `engine_part` is what the benchmark itself calls.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def engine_part(out: Path, steps: int, kernels: str, seed: int, mode: str, only:
 
 
 def sum_up(out: Path) -> dict[str, Any]:
-    """Every segment that has a result, and the sums: steps with interpreted slot kernels, with fast ones, and alarms."""
+    """Every segment that has a result, and the sums: steps with interpreted and with fast slot kernels, alarms."""
     rows = []
     for path in sorted(out.glob("*/*.json")):
         if path.name.startswith("job-"):
