@@ -176,6 +176,9 @@ class Cell:
     def run(self, phases: list[str]) -> None:
         """Run phases and write the cell's file in one step after each."""
         for phase in phases:
+            if phase == "eagle" and not self.notes.get("dense", {}).get("done"):
+                self.notes[phase] = {"skipped": "the run without drafts did not end"}
+                continue
             started = time.monotonic()
             if phase == "import":
                 self.import_phase()
@@ -331,6 +334,10 @@ def prepare(job: dict[str, Any]) -> None:
             importlib.import_module(name)
         except ImportError as error:
             log(f"core {job['core']} lacks {name}: {error}")
+    import vllm.model_executor.models.registry as registry
+
+    # A model's class is looked at in a process of its own, which imports all of this again: here it is a fork already.
+    registry._run_in_subprocess = lambda function: function()
     if any(name.partition(".")[0] == PLUGIN and name != f"{PLUGIN}.vllm_ascend_C" for name in sys.modules):
         raise RuntimeError("the core imported the plugin: its modules cannot be looked at one by one")
 

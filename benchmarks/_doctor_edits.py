@@ -161,6 +161,9 @@ def _import(node: Any, edit: Edit) -> Any:
             if not gone:
                 kept.append(alias)
                 continue
+            if alias.name == "*":
+                done.append(_placed(ast.Pass(), statement))
+                continue
             bound = alias.asname or alias.name.partition(".")[0]
             full = f"{module}.{alias.name}" if isinstance(statement, ast.ImportFrom) else alias.name
             if isinstance(statement, ast.Import) and not alias.asname and "." in alias.name:
@@ -252,6 +255,12 @@ def _default(node: ast.FunctionDef, edit: Edit) -> ast.FunctionDef:
     return node
 
 
+def _callable_property(node: ast.FunctionDef, edit: Edit) -> ast.FunctionDef:
+    """A property whose value can also be called, as the core does."""
+    node.decorator_list.append(_placed(ast.Name("__doctor_callable__", ast.Load()), node))
+    return node
+
+
 def _class_attribute(node: ast.ClassDef, edit: Edit) -> ast.ClassDef:
     node.body.append(_placed(ast.parse(f"{edit.name} = None").body[0], node))
     return node
@@ -273,6 +282,7 @@ _HANDLERS: dict[str, tuple[Any, Callable[[Any, Edit], Any]]] = {
     "accept-keyword": (_FUNCTIONS, _accept_keyword),
     "accept-positional": (_FUNCTIONS, _accept_positional),
     "default": (_FUNCTIONS, _default),
+    "callable-property": (_FUNCTIONS, _callable_property),
     "class-attribute": (ast.ClassDef, _class_attribute),
     "stub": (ast.ClassDef, _stub),
 }
@@ -291,6 +301,23 @@ def _guess(name: str, scope: dict[str, Any]) -> Any:
         if owner is not None and hasattr(owner, name):
             return getattr(owner, name)
     return None
+
+
+def _callable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same property; a tensor that it gives can be called, with a length or nothing, and gives itself."""
+
+    def get(self: Any) -> Any:
+        import torch
+
+        class CallableTensor(torch.Tensor):
+            def __call__(self, length: int | None = None) -> Any:
+                plain = self.as_subclass(torch.Tensor)
+                return plain if length is None else plain[:length]
+
+        value = function(self)
+        return value.as_subclass(CallableTensor) if isinstance(value, torch.Tensor) else value
+
+    return get
 
 
 class Loader(SourceFileLoader):
@@ -337,9 +364,11 @@ class Book:
     def install(self) -> None:
         """Find plugin modules in the tree, and define what edited code calls."""
         names = {"__doctor_missing__": Missing, "__doctor_guess__": _guess, "__doctor_read__": _read_or_nothing}
+        names["__doctor_callable__"] = _callable
         for name, value in names.items():
             setattr(builtins, name, value)
-        sys.meta_path.insert(0, _Finder(self))  # type: ignore[arg-type]
+        # Before the finder of files, after those of import hooks: the simulator has one on the plugin.
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _Finder(self))  # type: ignore[arg-type]
 
 
 class _Finder:

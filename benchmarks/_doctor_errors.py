@@ -71,6 +71,8 @@ def classify(error: BaseException, book: Book) -> list[Finding]:
     elif isinstance(error, TypeError):
         found = _of_call(error, frames, book)
     if found is None:
+        found = _of_module(error, frames, book)
+    if found is None:
         path, line = _plugin_site(frames, book)
         found = [Finding(kind, _stray_origin(error, frames), "", "", path, line, *_core_site(frames), _text(error))]
     for one in found:
@@ -173,12 +175,8 @@ def _of_import(error: ImportError, frames: list[Frame], book: Book) -> list[Find
     if node is None:
         return None
     file = book.relative(one.path) or ""
-    if index != len(frames) - 1:  # what is imported cannot itself be imported
-        module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
-        finding = Finding("", "environment", module or "", "", file, one.line, *_core_site(frames), _text(error))
-        names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else [""]
-        finding.edits = [_edit(book, one.path, "import", node, f"{module}:{name}") for name in names]
-        return [finding]
+    if index != len(frames) - 1:
+        return _of_module(error, frames, book)
     if match := _IMPORT_NAME.search(str(error)):
         return _missing_names(error, one, node, book, match)
     module = str(error.name or "")
@@ -189,6 +187,23 @@ def _of_import(error: ImportError, frames: list[Frame], book: Book) -> list[Find
     if isinstance(node, ast.Import):
         asked = next((a.name for a in node.names if a.name.startswith(module)), module)
     finding.edits = [_edit(book, one.path, "import", node, f"{asked}:{name}") for name in names]
+    return [finding]
+
+
+def _of_module(error: BaseException, frames: list[Frame], book: Book) -> list[Finding] | None:
+    """What a plugin imports fails in its own body, for a reason of its own: a package that is not here, for one."""
+    index = next((i for i in reversed(range(len(frames))) if book.relative(frames[i].path)), None)
+    if index is None or index == len(frames) - 1:
+        return None
+    one = frames[index]
+    node = _node(one, (ast.Import, ast.ImportFrom))
+    if node is None or frames[index + 1].frame.f_code.co_name != "<module>":
+        return None
+    module = _absolute(node, one) if isinstance(node, ast.ImportFrom) else node.names[0].name
+    file = book.relative(one.path) or ""
+    finding = Finding("", "environment", module, "", file, one.line, *_core_site(frames), _text(error))
+    names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else [""]
+    finding.edits = [_edit(book, one.path, "import", node, f"{module}:{name}") for name in names]
     return [finding]
 
 
@@ -313,6 +328,8 @@ def _of_call(error: TypeError, frames: list[Frame], book: Book) -> list[Finding]
     text = str(error)
     if match := _ABSTRACT.match(text):
         return _of_abstract(error, frames, book, match)
+    if text.endswith("object is not callable"):
+        return _of_uncallable(error, frames, book)
     problem: tuple[str, list[str]] | None = None
     if match := _KEYWORD.match(text):
         problem = "keyword", [match.group(2)]
@@ -361,6 +378,40 @@ def _of_definition(
     return [finding]
 
 
+def _of_uncallable(error: TypeError, frames: list[Frame], book: Book) -> list[Finding] | None:
+    """The core calls what a plugin's class has as a property or a value."""
+    one = frames[-1]
+    call = _node(one, ast.Call)
+    if call is None or not isinstance(call.func, ast.Attribute) or not core_file(one.path):
+        return None
+    owner = _value(call.func.value, one)
+    for base in type(owner).__mro__:
+        if not base.__module__.startswith(PLUGIN) or (node := class_node(base, book)) is None:
+            continue
+        path = getattr(sys.modules[base.__module__], "__file__", "") or ""
+        name = call.func.attr
+        symbol = f"{base.__module__}:{base.__qualname__}.{name}"
+        inner = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+        line = (inner or node).lineno
+        place = core_file(one.path) or "", one.line
+        finding = Finding("", "mismatch", symbol, "", book.relative(path) or "", line, *place, _text(error))
+        if inner is not None:
+            finding.edits = [_edit(book, path, "callable-property", inner, name)]
+        return [finding]
+    return None
+
+
+def _value(expression: ast.expr, one: Frame) -> Any:
+    """What a chain of names is in a frame; None where it is anything else or cannot be read."""
+    if not all(isinstance(n, (ast.Name, ast.Attribute, ast.expr_context)) for n in ast.walk(expression)):
+        return None
+    try:
+        code = compile(ast.Expression(expression), "<read>", "eval")
+        return eval(code, one.frame.f_globals, one.frame.f_locals)
+    except Exception:  # anything may be behind an attribute
+        return None
+
+
 def _of_abstract(error: TypeError, frames: list[Frame], book: Book, match: re.Match[str]) -> list[Finding] | None:
     names = re.findall(r"\w+", match.group(2).replace("'", " ").replace(",", " "))
     for name, module in list(sys.modules.items()):
@@ -382,14 +433,8 @@ def _of_abstract(error: TypeError, frames: list[Frame], book: Book, match: re.Ma
 
 def _callee(call: ast.Call | None, caller: Frame, qualname: str) -> Any:
     """What was called: the callee's expression evaluated in the caller's frame, else the function of that name."""
-    if call is not None and all(
-        isinstance(n, (ast.Name, ast.Attribute, ast.expr_context)) for n in ast.walk(call.func)
-    ):
-        code = compile(ast.Expression(call.func), "<callee>", "eval")
-        try:
-            found = _plain(eval(code, caller.frame.f_globals, caller.frame.f_locals))
-        except Exception:
-            found = None
+    if call is not None:
+        found = _plain(_value(call.func, caller))
         if (
             getattr(found, "__qualname__", None) == qualname
             or getattr(found, "__name__", None) == qualname.split(".")[-1]
