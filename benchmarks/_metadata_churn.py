@@ -27,6 +27,7 @@ ENGINE: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
     "block_size": 128,
+    "kv_cache_memory_bytes": 64 << 20,
     "max_num_seqs": 8,
     "disable_log_stats": False,
     "seed": 0,
@@ -172,7 +173,7 @@ def reference(job: dict[str, Any]) -> list[list[int]]:
     from ascend_sim.models import oracle
     from vllm import LLM, SamplingParams
 
-    llm = LLM(model=job["models"]["target"], **ENGINE, kv_cache_memory_bytes=64 << 20, enable_prefix_caching=False)
+    llm = LLM(model=job["models"]["target"], **ENGINE, enable_prefix_caching=False)
     sampling = SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True, detokenize=False)
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], sampling, use_tqdm=False)
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
