@@ -121,6 +121,12 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(python=False)
+def doctor(session: nox.Session) -> None:
+    """Every plugin release against every core release, unrun, and against what failed when they were run."""
+    engines.run_light(session, ROOT / "benchmarks" / "doctor_matrix.py", *session.posargs)
+
+
+@nox.session(python=False)
 def repro(session: nox.Session) -> None:
     """One fault of upstream, shown on the versions that have it: `-- NAME [--pair ID|--all-pairs]`."""
     engines.repro(session)

@@ -98,6 +98,11 @@ def verified_core(plugin: str) -> str | None:
     return None
 
 
+def verified_pairs() -> set[tuple[str, str]]:
+    """Core and plugin of every verified pair."""
+    return {(row["vllm"], row["vllm_ascend"]) for row in envs.buildable_rows() if row["status"] == "verified"}
+
+
 def run_doctor(console: Console) -> dict[tuple[str, str], dict[str, Any]]:
     """The report of every cell, each tree read once."""
     every = doctor_sources.sources()
@@ -157,6 +162,10 @@ def cell_row(
     row: dict[str, Any] = {"core": core, "plugin": plugin, "errors": counts["error"], "warnings": counts["warning"]}
     early = [f for f in report["findings"] if f["level"] == "error" and f["severity"] in join.EARLY]
     row["early_errors"] = len(early)
+    row["verified"] = (core, plugin) in verified_pairs()
+    if row["verified"]:  # few, and each has to be explained
+        kept = ("id", "level", "severity", "confidence", "symbol", "file", "line", "message")
+        row["findings"] = [{name: f[name] for name in kept} for f in report["findings"] if f["level"] in SAID]
     if cell:
         phases = cell["phases"]
         row["ran"] = "step" if phases.get("dense", {}).get("done") else phases.get("dense", {}).get("stage", "import")
@@ -175,8 +184,7 @@ def cell_row(
 
 def summary(rows: list[dict[str, Any]], verdicts: list[join.Verdict], times: dict[str, float]) -> dict[str, Any]:
     """The figures, the rows and whether all bounds hold."""
-    verified = {(row["vllm"], row.get("vllm_ascend")) for row in envs.buildable_rows() if row["status"] == "verified"}
-    on_verified = [row for row in rows if (row["core"], row["plugin"]) in verified]
+    on_verified = [row for row in rows if row["verified"]]
     real = sum(len(verdict.rows) for verdict in verdicts)
     found = sum(verdict.found for verdict in verdicts)
     judged = {

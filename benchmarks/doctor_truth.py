@@ -64,6 +64,15 @@ def environment_of(core: str) -> tuple[str, str | None]:
     return str(newest["id"]), f"no pair has core {core}"
 
 
+def nearest_first(core: doctor_sources.Source, plugins: list[doctor_sources.Source]) -> list[doctor_sources.Source]:
+    """The plugin of the core's own release, then its neighbours: what an interrupted run should have first."""
+    by_release = sorted(plugins, key=lambda plugin: doctor_sources.release(plugin.version))
+    here = sum(
+        doctor_sources.release(plugin.version)[:3] <= doctor_sources.release(core.version)[:3] for plugin in plugins
+    )
+    return sorted(by_release, key=lambda plugin: abs(by_release.index(plugin) - (here - 1)))
+
+
 def done_phases(path: Path) -> set[str]:
     """Phases that a cell's file says were run."""
     try:
@@ -83,7 +92,7 @@ def models(python: Path) -> dict[str, str]:
 def run_core(core: doctor_sources.Source, plugins: list[doctor_sources.Source], phases: list[str], again: bool) -> int:
     """Run the cells of one core in one process; its exit status."""
     cells = []
-    for plugin in plugins:
+    for plugin in nearest_first(core, plugins):
         name = f"{core.version}_{plugin.version}"
         out = TRUTH / f"{name}.json"
         wanted = [phase for phase in phases if again or phase not in done_phases(out)]

@@ -7,6 +7,7 @@ import sys
 import tomllib
 from typing import Any
 
+import doctor_page
 import envs
 from workspace import ROOT, packages
 
@@ -74,6 +75,7 @@ def changelog() -> str:
 def main() -> int:
     """Write what differs."""
     pages = {PAIRS_PAGE: fill_pairs(PAIRS_PAGE.read_text(encoding="utf-8")), GENERATED / "changelog.md": changelog()}
+    pages[GENERATED / "doctor_matrix.md"] = doctor_page.page(DOCS / "figures" / "doctor.json")
     for path, text in pages.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file() or path.read_text(encoding="utf-8") != text:

@@ -214,8 +214,13 @@ def bench(session: nox.Session) -> None:
                 ensure(session, pair), str(script), *rest[1:], env=ENGINE_ENV | {"KIT_PAIR": pair}, external=True
             )
         return
-    light = {"UV_PROJECT_ENVIRONMENT": str(ROOT / ".nox" / "light")}
-    session.run(*light_command("python", str(script)), *session.posargs[1:], env=light, external=True)
+    run_light(session, script, *session.posargs[1:])
+
+
+def run_light(session: nox.Session, script: Path, *arguments: str) -> None:
+    """Run a script in the environment of our own packages, without torch and vLLM."""
+    own = {"UV_PROJECT_ENVIRONMENT": str(ROOT / ".nox" / "light")}
+    session.run(*light_command("python", str(script)), *arguments, env=own, external=True)
 
 
 def light_command(*words: str) -> list[str]:

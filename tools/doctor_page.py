@@ -1,0 +1,102 @@
+"""The page of the doctor's matrix, made from docs/figures/doctor.json by `docs_pages.py`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INTRO = """# Compatibility matrix
+
+`vllm-pairs doctor` on every vllm-ascend release against every vLLM core release. It reads both source trees and runs
+nothing. Made by `nox -s doctor`; no NPU has run any of this.
+"""
+TRUTH = """## Against execution
+
+For these pairs `nox -s bench -- doctor_truth` imported every module of the plugin and constructed and stepped the Model
+Runner V2 in the simulator, on a CPU, repaired each failure at its own site and went on. A failure is a distinct symbol,
+argument and site of a real ImportError, ModuleNotFoundError, AttributeError or TypeError.
+
+- *found*: failures that the doctor reports, by symbol and place; *as error* those that it calls an error.
+- *early errors* are those that it says come at import or start-up. *real*: they happened. *false*: the place ran and
+  nothing failed. *known*: the plugin's own working pair fails there too. *not reached*: nothing that ran here came to
+  the place, so nobody can say; precision counts only real and false.
+- Left out of the failures, and counted in the file: what the plugin's own working pair shows too, packages and
+  operators that only an NPU host has, the simulator's own faults, and what follows from a repair.
+"""
+
+
+def table(head: list[str], rows: list[list[Any]]) -> str:
+    """A Markdown table; cells are escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def code(text: str) -> str:
+    """Text as code, whatever is in it."""
+    return f"`{text.replace('`', ' ')}`"
+
+
+def figure(value: float | None) -> str:
+    """A figure as the page shows it."""
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def matrix(rows: list[dict[str, Any]]) -> str:
+    """Errors and warnings by core and plugin."""
+    plugins = list(dict.fromkeys(row["plugin"] for row in rows))
+    lines = []
+    for core in dict.fromkeys(row["core"] for row in rows):
+        cells = {row["plugin"]: row for row in rows if row["core"] == core}
+        texts = [f"{cells[plugin]['errors']} / {cells[plugin]['warnings']}" for plugin in plugins]
+        own = [cells[plugin]["verified"] for plugin in plugins]
+        lines.append([core, *(f"**{text}**" if mark else text for text, mark in zip(texts, own, strict=True))])
+    note = "\nErrors / warnings at the default confidence; verified pairs in bold.\n"
+    return table(["core", *(f"plugin {plugin}" for plugin in plugins)], lines) + note
+
+
+def truth(rows: list[dict[str, Any]]) -> str:
+    """What really failed, cell by cell, and every difference by name."""
+    words = ("real", "false", "known", "not reached")
+    head = ["core", "plugin", "ran to", "failures", "found", "as error", *(f"early errors: {word}" for word in words)]
+    lines, differences = [], []
+    for row in rows:
+        if "real" not in row:
+            continue
+        judged = [row["judged"][word] for word in words]
+        counts = [row["real"], row["found"], row["found_as_error"], *judged]
+        lines.append([row["core"], row["plugin"], row["ran"], *counts])
+        for word in ("missed", "false"):
+            differences += [f"- {word}, {row['core']} + {row['plugin']}: {code(line)}" for line in row[word]]
+    text = TRUTH + "\n" + table(head, lines)
+    if differences:
+        text += "\nEvery failure that was missed and every error that was false:\n\n" + "\n".join(differences) + "\n"
+    return text
+
+
+def verified(rows: list[dict[str, Any]]) -> str:
+    """What the doctor says of the verified pairs."""
+    parts = ["## Verified pairs\n"]
+    for row in rows:
+        if row["verified"]:
+            parts.append(f"{row['core']} + {row['plugin']}: {row['errors']} errors, {row['warnings']} warnings.\n")
+            parts += [
+                f"- {code(one['id'])} {one['level']}, {one['severity']}: {code(one['file'] + ':' + str(one['line']))}: "
+                f"{code(one['message'])}\n"
+                for one in row["findings"]
+            ]
+    return "\n".join(parts).replace("\n\n- ", "\n- ").replace(".\n- ", ".\n\n- ")
+
+
+def page(record: Path) -> str:
+    """The whole page; says so where no run is recorded."""
+    if not record.is_file():
+        return f"{INTRO}\nNo run is recorded yet.\n"
+    report = json.loads(record.read_text(encoding="utf-8"))
+    figures = [[f"`{name}`", figure(value)] for name, value in report["figures"].items()]
+    parts = [INTRO, table(["figure", "value"], figures), matrix(report["rows"]), truth(report["rows"])]
+    return "\n".join([*parts, verified(report["rows"])])
