@@ -9,6 +9,7 @@ made again until nothing new fails or no repair is known.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -75,7 +76,7 @@ class Trace:
     def stop(self) -> None:
         """No longer."""
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
     def _call(self, frame: Any, _event: str, _argument: Any) -> Any:
         path = frame.f_code.co_filename
@@ -213,7 +214,8 @@ class Cell:
     def run_phase(self, scenario: str) -> None:
         """Construct and step the runner until it works or no repair is known."""
         for attempt in range(1, MOST_ATTEMPTS + 1):
-            result = self.fork(run_engine, self.book, self.job, scenario)
+            function = run_platform if scenario == "platform" else run_engine
+            result = self.fork(function, self.book, self.job, scenario)
             phase = "start-up" if result.get("stage", "start-up") == "start-up" else "step"
             fresh = self.take(result, phase)
             self.notes[scenario] = {
@@ -275,6 +277,57 @@ def import_all(book: Book, names: list[str]) -> dict[str, Any]:
     return {"findings": findings, "failed": failed, "imported": imported, "trace": trace.as_dict()}
 
 
+# What vLLM calls of a platform, in its order; the simulator has a platform of its own, so it never comes here.
+PLATFORM_CALLS = (
+    ("pre_register_and_update", False),
+    ("apply_config_platform_defaults", True),
+    ("check_and_update_config", True),
+    ("register_custom_kv_cache_specs", True),
+    ("update_block_size_for_backend", True),
+    ("import_kernels", False),
+)
+
+
+def run_platform(book: Book, job: dict[str, Any], _scenario: str) -> dict[str, Any]:
+    """In a child: the calls that vLLM makes of vllm-ascend's own platform, and its worker's constructor, one by one."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    trace = Trace(book)
+    findings: list[dict[str, Any]] = []
+    stopped: list[str] = []
+
+    def attempt(name: str, call: Any) -> Any:
+        trace.start()
+        try:
+            return call()
+        except BaseException as error:
+            sys.settrace(None)
+            print(f"--- {name}", flush=True)
+            traceback.print_exception(error)
+            findings.extend(asdict(one) for one in errors.classify(error, book))
+            stopped.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+        finally:
+            trace.stop()
+
+    def constructed() -> Any:
+        from vllm_ascend.worker.worker import NPUWorker
+
+        place = {"local_rank": 0, "rank": 0, "distributed_init_method": "tcp://127.0.0.1:1", "is_driver_worker": True}
+        return NPUWorker(vllm_config=config, **place)
+
+    arguments = dict(job["engine"]) | {"model": job["models"]["target"]}
+    config = attempt("create_engine_config", lambda: EngineArgs(**arguments).create_engine_config())
+    platform = attempt("NPUPlatform", lambda: importlib.import_module("vllm_ascend.platform").NPUPlatform)
+    if config is not None and platform is not None:
+        config.device_config.device_type = "npu"  # else its configuration is left as it is
+        for name, takes_config in PLATFORM_CALLS:
+            if function := getattr(platform, name, None):
+                attempt(name, functools.partial(function, config) if takes_config else function)
+        attempt("NPUWorker", constructed)
+    stage = "start-up" if stopped else "done"
+    return {"stage": stage, "findings": findings, "error": "; ".join(stopped), "trace": trace.as_dict()}
+
+
 def run_engine(book: Book, job: dict[str, Any], scenario: str) -> dict[str, Any]:
     """In a child: construct the engine and its runner, then step it with requests of several kinds."""
     trace = Trace(book)
@@ -294,7 +347,7 @@ def run_engine(book: Book, job: dict[str, Any], scenario: str) -> dict[str, Any]
         stage = "step"
         prompts = [{"prompt_token_ids": list(range(20 + i, 20 + i + length))} for i, length in enumerate((5, 40, 90))]
         common: dict[str, Any] = {"max_tokens": 4, "ignore_eos": True, "detokenize": False}
-        kinds = [{"temperature": 0.0}]
+        kinds: list[dict[str, Any]] = [{"temperature": 0.0}]
         if scenario == "dense":
             kinds.append({"temperature": 0.0, "logprobs": 2, "prompt_logprobs": 1})
             kinds.append({"temperature": 0.0, "repetition_penalty": 1.1, "min_tokens": 2, "logit_bias": {30: 1.0}})
@@ -322,13 +375,13 @@ def prepare(job: dict[str, Any]) -> None:
 
     def without_kit(**select: Any) -> Any:
         """The kit's own plugins are not what is looked at."""
-        found = answer(**select)
+        found: Any = answer(**select)
         kit = ("mrv2_metadata", "kv_plan_guard", "layerwise_sched", "vllm_pairs")
         if str(select.get("group", "")).startswith("vllm."):
             return type(found)(point for point in found if not point.value.startswith(kit))
         return found
 
-    metadata.entry_points = without_kit  # type: ignore[assignment]
+    metadata.entry_points = without_kit
     for name in CORE_MODULES:
         try:
             importlib.import_module(name)

@@ -309,7 +309,7 @@ def _callable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def get(self: Any) -> Any:
         import torch
 
-        class CallableTensor(torch.Tensor):
+        class CallableTensor(torch.Tensor):  # type: ignore[misc]
             def __call__(self, length: int | None = None) -> Any:
                 plain = self.as_subclass(torch.Tensor)
                 return plain if length is None else plain[:length]
@@ -368,7 +368,7 @@ class Book:
         for name, value in names.items():
             setattr(builtins, name, value)
         # Before the finder of files, after those of import hooks: the simulator has one on the plugin.
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), _Finder(self))  # type: ignore[arg-type]
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _Finder(self))
 
 
 class _Finder:

@@ -462,7 +462,8 @@ def _plain(function: Any) -> Any:
         elif isinstance(function, types.MethodType):
             function = function.__func__
         elif isinstance(function, type):
-            function = function.__init__ if isinstance(function.__init__, types.FunctionType) else function.__new__
+            made = inspect.getattr_static(function, "__init__")
+            function = made if isinstance(made, types.FunctionType) else function.__new__
         elif isinstance(getattr(function, "__wrapped__", None), types.FunctionType):
             function = function.__wrapped__
         elif isinstance(call := vars(type(function)).get("__call__"), types.FunctionType):

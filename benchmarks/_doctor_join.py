@@ -73,7 +73,7 @@ class Verdict:
 
 def rows_of(cell: dict[str, Any]) -> list[Row]:
     """Distinct failures of a cell that a core's change can have caused."""
-    found = {}
+    found: dict[tuple[str, str, str, int], Row] = {}
     for raw in cell["rows"]:
         if raw["origin"] == "mismatch" and raw["kind"] in KINDS:
             row = Row(**{name: raw[name] for name in Row.__dataclass_fields__})

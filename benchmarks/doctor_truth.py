@@ -29,7 +29,7 @@ import envs  # noqa: E402
 
 TRUTH = ROOT / "out" / "doctor" / "truth"
 WORKER = ROOT / "benchmarks" / "_doctor_cell.py"
-PHASES = ("import", "dense", "eagle")
+PHASES = ("import", "platform", "dense", "eagle")
 ENVIRONMENT = {
     "ASCEND_SIM": "1",
     "ASCEND_SIM_KERNELS": "interpreter",  # the kernels as released, not the simulator's own
