@@ -262,8 +262,12 @@ def _run_plain(job: dict[str, Any]) -> None:
     from ascend_sim.smoke import engine as smoke
     from ascend_sim.smoke.scenarios import by_name
 
+    folder, answered = Path(job["folder"]), {}
     for scenario in by_name(sorted({spec["scenario"] for spec in job["runs"] if "scenario" in spec})):
-        smoke.run(scenario, "plain", job).write(Path(job["folder"]))
+        question = scenario.reference_question()
+        if question not in answered:
+            answered[question] = smoke.run(scenario, "plain", job)
+        replace(answered[question], scenario=scenario.name).write(folder)
 
 
 def run_specs(job: dict[str, Any], mode: str) -> bool:

@@ -158,10 +158,32 @@ def measure() -> dict[str, Any]:
     return {"figures": figures, "rows": rows, "passed": passed}
 
 
+def markdown(summary: dict[str, Any]) -> str:
+    """The table of README and docs page: microseconds of one run, upstream's and with the hook, and their ratio."""
+    lines = ["| requests | length update, us | ratio | `prepare_inputs` and builder, us | ratio |", "|---" * 5 + "|"]
+    whole = {row["num_reqs"]: row for row in summary["rows"] if "prepare_on_us" in row}
+    for row in summary["rows"]:
+        if "ratio" not in row:
+            continue
+        number = row["num_reqs"]
+        cells = [str(number), f"{row['upstream_us']:.1f} → {row['hook_us']:.1f}", f"{row['ratio']:.1f}"]
+        if number in whole:
+            on, off = whole[number]["prepare_on_us"], whole[number]["prepare_off_us"]
+            cells += [f"{off:.0f} → {on:.0f}", f"{off / on:.2f}"]
+        else:
+            cells += ["-", "-"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/metadata_host"))
+    parser.add_argument("--markdown", type=Path, help="print the table of a recorded summary.json and run nothing")
     options = parser.parse_args()
+    if options.markdown:
+        sys.stdout.write(markdown(json.loads(options.markdown.read_text())))
+        return
     prepare("ascend")
     from vllm_pairs import current_pair
 

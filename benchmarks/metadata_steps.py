@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import _metadata_references as references
 from _metadata_churn import ENGINES, EVERY
 
 HERE = Path(__file__).resolve().parent
@@ -47,14 +48,19 @@ def child(script: str, job: dict[str, Any], folder: Path) -> None:
     sys.stdout.flush()
 
 
-def run_all(folder: Path, examples: int) -> None:
+def run_all(folder: Path, examples: int, pair: str) -> None:
     """Reference and simulated engines, scenarios and churn, one process after the other."""
     from ascend_sim import models
 
     found = {name: str(models.build(model)) for name, model in (("target", "dense"), ("draft", "eagle"))}
     job = {"folder": str(folder), "models": found, "runs": RUNS, "engines": ENGINES, "examples": examples}
+    wanted = {f"plain-{run['scenario']}.json" for run in RUNS} | {"plain-churn.json", "oracle-churn.json"}
     for mode in ("plain", "ascend"):
+        if mode == "plain" and references.take(folder, pair, wanted):
+            continue
         child("_metadata_churn.py", {"mode": mode, **job}, folder)
+        if mode == "plain":
+            references.keep(folder, pair, wanted)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -153,7 +159,7 @@ def main() -> int:
     if options.fresh:
         path.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        run_all(Path(name), options.examples)
+        run_all(Path(name), options.examples, current_pair().id)
         row = pair_row(Path(name), current_pair().id)
     summary = merge(path, row)
     partial = path.with_name(".summary.json")

@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+import _metadata_references as references  # noqa: E402  # found on the path that was just set
+
+PAIR = os.environ.get("KIT_PAIR", "0.30.0")
+
 
 def unverified() -> str | None:
     """Why the hook would decline on this pair, or None; KIT_TRY_UNVERIFIED=1 runs the tests that earn a row."""
     from vllm_pairs import load_pairs
 
-    pair = load_pairs().get(os.environ.get("KIT_PAIR", "0.30.0"))
+    pair = load_pairs().get(PAIR)
     if pair.checks_of("mrv2-metadata") or os.environ.get("KIT_TRY_UNVERIFIED") == "1":
         return None
     return f"pair {pair.id} has no row of mrv2-metadata in pairs.toml; KIT_TRY_UNVERIFIED=1 runs the tests all the same"
@@ -22,7 +29,7 @@ def unverified() -> str | None:
 NOT_HERE = pytest.mark.skipif(unverified() is not None, reason=str(unverified()))
 pytestmark = [pytest.mark.engine, NOT_HERE]
 
-ENGINE = Path(__file__).resolve().parents[1] / "benchmarks" / "_metadata_engine.py"
+ENGINE = BENCHMARKS / "_metadata_engine.py"
 EVERY = {"enabled": True, "verify": "every", "strict": True}
 ON = {"enabled": True, "strict": True}
 TRUSTED = {**ON, "speculative_sync": ["eagle"]}
@@ -53,7 +60,7 @@ FAULTY = [
 ]
 # A builder that was not run with the hook, beside one that was; only where the simulator's models were compared.
 OTHER_BUILDER = [{"name": "hybrid", "scenario": "batch", "model": "hybrid", "hook": {"enabled": True}}]
-OTHER_BUILDER *= os.environ.get("KIT_PAIR", "0.30.0") == "0.30.0"
+OTHER_BUILDER *= PAIR == "0.30.0"
 # What no engine here can run: the real methods, on a runner without an engine, after the engines of this process.
 PROBES = [{"name": f"probe-{feature}", "probe": feature} for feature in ("diffusion", "tokens_per_step")]
 
@@ -64,7 +71,10 @@ def run_engines(
     from ascend_sim import models
 
     job = {"folder": str(folder), "runs": runs, "models": {n: str(models.build(m)) for n, m in MODELS.items()}}
+    wanted = {f"plain-{spec['scenario']}.json" for spec in runs if "scenario" in spec}
     for mode in modes:
+        if mode == "plain" and references.take(folder, PAIR, wanted):
+            continue
         path = folder / f"job-{mode}.json"
         path.write_text(json.dumps({**job, "mode": mode}))
         done = subprocess.run(
@@ -72,6 +82,8 @@ def run_engines(
             check=False, capture_output=True, text=True, timeout=1500, env={**os.environ, **environment},
         )  # fmt: skip
         (folder / f"{mode}.log").write_text(done.stdout + done.stderr)
+        if mode == "plain":
+            references.keep(folder, PAIR, wanted)
 
 
 MODELS = {"target": "dense", "draft": "eagle", "hybrid": "hybrid"}
@@ -127,7 +139,7 @@ def test_off_is_absent(results):
 def test_an_ordinary_decode_step_off_and_on(results):
     off, on = read(results, "batch-off"), read(results, "batch-on")
     before, after = off["per_decode_step"], on["per_decode_step"]
-    barrier = os.environ.get("KIT_PAIR") == "0.26.0"
+    barrier = PAIR == "0.26.0"
     assert (before["d2h"], before["event_waits"]) == ((1, 1) if barrier else (0, 0))
     assert before["h2d_qsl"] == 1
     assert (after["d2h"], after["event_waits"], after["h2d_qsl"]) == (0, 0, 0)
@@ -186,7 +198,7 @@ def test_what_is_declined_keeps_upstreams_copy_wait_and_lengths(results, spec):
     assert result["hooked"] == result["upstream"]
     assert (result["hooked"]["d2h"], result["hooked"]["stream_wait"]) == (1, 1), "the copy was really called"
     assert result["counts"]["steps"] == result["counts"]["length_copies"] == 0
-    if os.environ.get("KIT_PAIR") == "0.26.0":
+    if PAIR == "0.26.0":
         assert result["hooked"]["event_wait"] == 1
         assert result["hooked"]["lengths"][2] == 18, "upstream corrects every runner there"
 

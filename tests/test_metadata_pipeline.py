@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_metadata_engine import EVERY, NOT_HERE
+from test_metadata_engine import BENCHMARKS, EVERY, NOT_HERE, PAIR
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 # The pairs on which vLLM runs speculation in a pipeline under Model Runner V2 and vllm-ascend follows.
 RUNS_HERE = ("0.30.0", "0.29.0")
-PAIR = os.environ.get("KIT_PAIR", "0.30.0")
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.slow,
