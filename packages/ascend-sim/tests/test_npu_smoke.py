@@ -583,6 +583,9 @@ def test_a_folder_with_other_files_is_not_packed(monkeypatch, tmp_path):
     class Installed:
         id = status = vllm = vllm_ascend = vllm_commit = vllm_ascend_commit = reason = "x"
 
+        def checks_of(self, _package):
+            return ()
+
     monkeypatch.setattr("vllm_pairs.current_pair", Installed)
     one = plan(tmp_path)
     (one.out / "notes.txt").write_text("mine")

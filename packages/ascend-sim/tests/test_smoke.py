@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ascend_sim.smoke import __main__ as command
@@ -284,3 +285,18 @@ def test_a_server_that_dies_before_it_is_ready_is_the_error(tmp_path):
         server.wait(30)
         with pytest.raises(ChildFailedError, match="exit status 5 before it was ready"):
             serve.wait_ready(server, serve.free_port(), timeout_s=5)
+
+
+def test_a_plugin_takes_part_on_the_pairs_it_was_verified_on(monkeypatch):
+    class Pair:
+        def checks_of(self, package):
+            return ("seen",) if package == "kv-plan-guard" else ()
+
+    class Point:
+        def __init__(self, name):
+            self.dist = SimpleNamespace(name=name)
+
+    points = [Point(name) for name in ("kv-plan-guard", "mrv2-metadata", "somebody-elses")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
+    monkeypatch.setattr("vllm_pairs.current_pair", Pair)
+    assert cpu.plugin_config() == {"kv_guard_config": {"enabled": True, "action": "raise"}}

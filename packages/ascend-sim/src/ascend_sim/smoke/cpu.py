@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The longest engine process of the recorded runs took a quarter of this; a hang must end, and say so.
 ENGINE_TIMEOUT_S = 600.0
-# Plugins of this kit that take part where their distribution is installed and registers itself: config key and value.
+# Plugins of this kit, by distribution: config key and value.
 PLUGINS: dict[str, tuple[str, dict[str, Any]]] = {
     "mrv2-metadata": ("mrv2_metadata", {"enabled": True}),
     "kv-plan-guard": ("kv_guard_config", {"enabled": True, "action": "raise"}),
@@ -87,12 +87,17 @@ class Outcome:
 
 
 def plugin_config() -> dict[str, Any]:
-    """``additional_config`` that switches on every plugin of this kit that registers itself in this environment."""
+    """``additional_config`` that switches on every plugin of this kit that is installed here and verified on this pair.
+
+    On another pair mrv2-metadata and layerwise-sched would stand aside and kv-plan-guard would refuse to start.
+    """
     from importlib.metadata import entry_points
 
-    # A stub package registers nothing and so is not switched on.
+    from vllm_pairs import current_pair
+
     registered = {point.dist.name for point in entry_points(group="vllm.general_plugins") if point.dist is not None}
-    return {key: value for name, (key, value) in PLUGINS.items() if name in registered}
+    pair = current_pair()
+    return {key: value for name, (key, value) in PLUGINS.items() if name in registered and pair.checks_of(name)}
 
 
 def run(
