@@ -26,6 +26,7 @@ SCHEDULES: Final = ("sync", "async")
 KINDS: Final = (
     "wrong-row",
     "shifted-row",
+    "swapped-columns",
     "foreign-block",
     "freed-block",
     "unallocated-block",

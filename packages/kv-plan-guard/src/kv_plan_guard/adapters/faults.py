@@ -51,6 +51,18 @@ def shifted_row(scene: Scene) -> bool:
     return True
 
 
+@_fault("plan", workload="long")
+def swapped_columns(scene: Scene) -> bool:
+    """Two blocks of one request change places: every block is its own, and the order is wrong."""
+    table = scene.tables[scene.gid]
+    for row in range(scene.batch.num_reqs):
+        last = scene.last_column(row)
+        if last >= 1 and int(table[row, last - 1]) > 0:
+            table[row, last - 1 : last + 1] = table[row, last - 1 : last + 1].flip(0)
+            return True
+    return False
+
+
 @_fault("plan", "table")
 def foreign_block(scene: Scene) -> bool:
     """The column that is written names another live request's block."""
