@@ -7,10 +7,11 @@ twice of it, and what was held at the peak) and that the rows of a batch are one
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+
+from kv_plan_guard.arrays import any_true
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 MIN_WIDTH: Final = 16
 HISTORY: Final = 4096
+#: Blocks up to which a loop is quicker than array operations.
+FEW: Final = 8
 
 
 class RowTable:
@@ -31,7 +34,7 @@ class RowTable:
         self._free = [3, 2, 1, 0]
 
     def take(self) -> int:
-        """A free row, zeroed when it was freed."""
+        """A free row."""
         if not self._free:
             old = len(self.rows)
             self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)])
@@ -39,20 +42,18 @@ class RowTable:
         return self._free.pop()
 
     def free(self, row: int) -> None:
-        """Give a row back."""
-        self.rows[row] = 0
+        """Give a row back; what is left in it is behind every count."""
         self._free.append(row)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One change of hands: `what` is "given" or "freed"; `life` numbers the request's lives."""
 
     step: int
     what: str
     request: str
     life: int
-    blocks: Sequence[int]
+    blocks: Sequence[int] | NDArray[np.int32]
 
 
 class GroupBlocks:
@@ -73,6 +74,7 @@ class GroupBlocks:
         self.generation = np.zeros(0, np.int32)  # [pool] times it was given away
         self.conflicts: dict[int, tuple[int, int]] = {}  # block -> (holding life, new life)
         self.history: deque[Event] = deque(maxlen=HISTORY)
+        self._plain = 0  # ids below are in every range and have their place in the pool's arrays
         self.moves = 0  # grows when a row changes its place
 
     # -- requests --------------------------------------------------------------------------------------------------
@@ -99,17 +101,19 @@ class GroupBlocks:
 
     def append(self, slot: int, life: int, request: str, ids: Sequence[int], hits: int, step: int) -> None:
         """Append manager blocks to a row. The first `hits` columns of the *row* may be shared with other requests."""
-        if not ids:
+        size = len(ids)
+        if not size:
             return
         at = int(self.count[slot])
         self._store(slot, at, ids)
-        self.count[slot] = at + len(ids)
+        self.count[slot] = at + size
         self.history.append(Event(step, "given", request, life, ids))
         layout = self.layout
-        if layout.row_width is not None and (at + len(ids)) * layout.ratio > layout.row_width:
+        if layout.row_width is not None and (at + size) * layout.ratio > layout.row_width:
             self.flagged.add(slot)
-        if len(ids) == 1 and 0 <= ids[0] < len(self.refs) and ids[0] != layout.null_block:
-            self._hold_one(ids[0], slot, life, at < hits)
+        if size <= FEW and min(ids) >= 0 and max(ids) < self._plain and layout.null_block not in ids:
+            for column, block in enumerate(ids, at):
+                self._hold_one(block, life, column < hits)
         else:
             self._hold(ids, slot, life, max(0, hits - at))
 
@@ -117,9 +121,9 @@ class GroupBlocks:
         """Give all blocks of a request back."""
         if not self.width[slot]:
             return
-        ids = self.manager_row(slot)[int(self.released[slot]) :]
-        self.history.append(Event(step, "freed", request, life, ids.tolist()))
-        self._release(ids)
+        ids = self.manager_row(slot)[int(self.released[slot]) :].copy()
+        self.history.append(Event(step, "freed", request, life, ids))
+        self._release(ids, slot)
         self.tables[int(self.width[slot])].free(int(self.row[slot]))
         self.width[slot] = self.count[slot] = self.released[slot] = 0
         self.flagged.discard(slot)
@@ -129,16 +133,16 @@ class GroupBlocks:
     def release_before(self, slots: NDArray[np.intp], first: NDArray[np.int64]) -> None:
         """Columns before `first` are no longer needed: the scheduler may give those blocks away without a word.
 
-        A boundary that moves back (after a rejected draft) takes the columns up again that still are the request's.
+        What was given up once stays so, also where a rejected draft moves the boundary back.
         """
-        moved = np.flatnonzero(self.released[slots] != np.minimum(first, self.count[slots]))
-        for at in moved.tolist():
+        moved = self.released[slots] < np.minimum(first, self.count[slots])
+        if not any_true(moved):
+            return
+        for at in np.flatnonzero(moved).tolist():
             slot, goal = int(slots[at]), min(int(first[at]), int(self.count[slots[at]]))
             done = int(self.released[slot])
-            row = self.manager_row(slot)
-            if goal > done:
-                self._release(row[done:goal])
-                self.released[slot] = goal
+            self._release(self.manager_row(slot)[done:goal], slot)
+            self.released[slot] = goal
 
     def restore_row(self, slot: int, kernel: Sequence[int], released: int) -> None:
         """Put a row in place as a replay file has it, without changing who holds what."""
@@ -199,7 +203,7 @@ class GroupBlocks:
         self.moves += 1
         return width
 
-    def _hold_one(self, block: int, slot: int, life: int, hit: bool) -> None:
+    def _hold_one(self, block: int, life: int, hit: bool) -> None:
         refs = self.refs
         if not refs[block]:
             refs[block] = 1
@@ -212,48 +216,64 @@ class GroupBlocks:
         self.generation[block] += 1
 
     def _hold(self, ids: Sequence[int], slot: int, life: int, num_hits: int) -> None:
-        blocks = np.asarray(ids, np.int64)
         layout = self.layout
-        bad = (blocks < 0) | (blocks >= layout.pool_blocks)
-        if bad.any() or int(blocks.max()) * layout.ratio + layout.ratio > layout.kernel_pool:
+        low, high = min(ids), max(ids)
+        null = layout.null_block is not None and layout.null_block in ids
+        if low < 0 or high >= layout.kernel_pool // layout.ratio or high >= layout.pool_blocks:
             self.flagged.add(slot)
-        keep = ~bad
-        if layout.null_block is not None:
-            null = blocks == layout.null_block
-            if null.any():
-                self.nulls.add(slot)
-                keep &= ~null
-        hit = np.arange(len(blocks)) < num_hits
-        blocks, hit = blocks[keep], hit[keep]
-        if not len(blocks):
+            low, high = -1, min(high, layout.pool_blocks - 1)
+        if null:
+            self.nulls.add(slot)
+        blocks = np.array(ids, np.int64)
+        if high >= len(self.refs):
+            self._grow_pool(high + 1)
+        if null or low < 0:
+            keep = (blocks >= 0) & (blocks < layout.pool_blocks)
+            if null:
+                keep &= blocks != layout.null_block
+            num_hits = int(keep[:num_hits].sum())
+            blocks = blocks[keep]
+        refs = self.refs
+        held = refs[blocks]
+        if any_true(held != 0) or len(set(ids)) != len(ids):
+            self._hold_shared(blocks, held, life, num_hits)
             return
-        self._grow_pool(int(blocks.max()) + 1)
-        shared = hit & (self.refs[blocks] > 0)
-        taken = ~hit & (self.refs[blocks] > 0)
-        for block in blocks[taken].tolist():
+        refs[blocks] = 1
+        self.writer[blocks] = life
+        self.generation[blocks] += 1
+
+    def _hold_shared(self, blocks: NDArray[np.int64], held: NDArray[np.int32], life: int, num_hits: int) -> None:
+        """Blocks some of which are held: those of a prefix hit are shared, the others are a conflict."""
+        hit = np.arange(len(blocks)) < num_hits
+        for block in blocks[~hit & (held > 0)].tolist():
             self.conflicts[block] = (int(self.writer[block]), life)
         np.add.at(self.refs, blocks, 1)
-        fresh = blocks[~shared]
+        fresh = blocks[~hit | (held == 0)]
         self.writer[fresh] = life
         self.generation[fresh] += 1
-        if len(fresh) and (twice := fresh[self.refs[fresh] > 1]).size:
-            for block in twice.tolist():
-                self.conflicts.setdefault(block, (life, life))
+        for block in fresh[self.refs[fresh] > 1].tolist():
+            self.conflicts.setdefault(block, (life, life))  # twice in one row
 
-    def _release(self, ids: NDArray[np.int32]) -> None:
-        if self.layout.null_block is not None:
-            ids = ids[ids != self.layout.null_block]
-        ids = ids[(ids >= 0) & (ids < len(self.refs))]
+    def _release(self, ids: NDArray[np.int32], slot: int) -> None:
+        if slot in self.nulls or slot in self.flagged:
+            ids = ids[(ids >= 0) & (ids < len(self.refs))]
+            if self.layout.null_block is not None:
+                ids = ids[ids != self.layout.null_block]
+        if not self.conflicts:
+            self.refs[ids] -= 1  # no block stands twice in a row, else there were a conflict
+            return
         np.subtract.at(self.refs, ids, 1)
-        if self.conflicts:
-            for block in [b for b in self.conflicts if self.refs[b] <= 1]:
-                del self.conflicts[block]
+        for block in [b for b in self.conflicts if self.refs[b] <= 1]:
+            del self.conflicts[block]
 
     def _grow_pool(self, size: int) -> None:
         old = len(self.refs)
-        if size <= old:
-            return
         size = min(max(size, 2 * old, 64), self.layout.pool_blocks)
         self.refs = np.concatenate([self.refs, np.zeros(size - old, np.int32)])
         self.writer = np.concatenate([self.writer, np.full(size - old, -1, np.int64)])
         self.generation = np.concatenate([self.generation, np.zeros(size - old, np.int32)])
+        self.set_plain()
+
+    def set_plain(self) -> None:
+        """Call when the pool's arrays have another length."""
+        self._plain = min(len(self.refs), self.layout.kernel_pool // self.layout.ratio)

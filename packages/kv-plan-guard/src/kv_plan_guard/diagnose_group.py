@@ -124,7 +124,8 @@ def _columns(plan: PlanFacts, lines: Lines, mirror: Mirror, layout: GroupLayout)
     limit = mirror.layout.max_model_len
     if plan.draft and limit is not None:
         ends = np.minimum(ends, limit)  # what lies behind is not written, see `_behind_the_limit`
-    return rules.needed_columns(layout, lines.start, ends)
+    first, stop = rules.needed_columns(layout, lines.start, ends)
+    return np.zeros_like(stop) if first is None else first, stop
 
 
 def _judge_row(

@@ -7,10 +7,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from kv_plan_guard import report
+from kv_plan_guard.clean import clean_batch, clean_extra, clean_group
 from kv_plan_guard.coverage import coverage
 from kv_plan_guard.diagnose import diagnose
 from kv_plan_guard.errors import FactsError, PlanError
-from kv_plan_guard.expect import Expectation, bounded, clean_batch, clean_extra, clean_group
+from kv_plan_guard.expect import Expectation
 from kv_plan_guard.journal import Journal
 from kv_plan_guard.mirror import Mirror
 from kv_plan_guard.stats import Stats
@@ -106,7 +107,7 @@ class Guard:
 
     def _clean(self, plan: PlanFacts, batch: Any) -> bool:
         mirror = self.mirror
-        if mirror.speculates and bounded(mirror, batch):
+        if batch.bounded:
             return False
         group = mirror.groups[plan.group]
         if not (clean_batch(plan, batch) and clean_extra(plan, batch, mirror)):

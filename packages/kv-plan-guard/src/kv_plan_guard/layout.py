@@ -134,6 +134,11 @@ class GroupLayout:
         return self.block_size * self.shards
 
     @property
+    def slots_fit_int32(self) -> bool:
+        """Whether every slot of the whole pool fits int32, so that none can wrap."""
+        return self.pool_blocks * self.block_size <= 1 << 31
+
+    @property
     def ephemeral(self) -> bool:
         """Whether blocks leave a live request unannounced (see the class)."""
         return self.kind in ("sliding", "chunked_local", "mamba")

@@ -30,17 +30,20 @@ def first_needed_token(layout: GroupLayout, computed: I64) -> I64:
     return np.zeros_like(computed)
 
 
-def needed_columns(layout: GroupLayout, computed: I64, end: I64) -> tuple[I64, I64]:
-    """Columns [first, stop) that a step from `computed` to `end` reads or writes, per row.
+def needed_columns(layout: GroupLayout, computed: I64, end: I64) -> tuple[I64 | None, I64]:
+    """Columns [first, stop) that a step from `computed` to `end` reads or writes, per row; None means all from 0.
 
     A ring has its one block; a state group without blocks per position has its state and the speculative ones.
     """
     if layout.kind == "ring":
-        return np.zeros_like(end), (end > 0).astype(np.int64)
+        return None, (end > 0).astype(np.int64)
     if layout.kind == "mamba" and layout.mamba_mode == "none":
-        return np.zeros_like(end), (end > 0) * (1 + layout.state_blocks)
+        return None, (end > 0) * (1 + layout.state_blocks)
     span = layout.span
-    return first_needed_token(layout, computed) // span, -(-end // span)
+    stop = (end + (span - 1)) // span
+    if not layout.ephemeral:
+        return None, stop
+    return first_needed_token(layout, computed) // span, stop
 
 
 def owner_and_local(layout: GroupLayout, positions: I64) -> tuple[NDArray[np.bool_], I64]:

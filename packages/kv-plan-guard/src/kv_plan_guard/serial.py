@@ -304,7 +304,7 @@ def plan_from_json(value: object, groups: int) -> f.PlanFacts:
     """Read what `plan_to_json` wrote."""
     plain = table("plan", value)
     arrays: dict[str, Any] = {name: None if plain[name] is None else _array(name, plain[name]) for name in _ARRAYS}
-    flags: dict[str, bool] = {}
+    flags: dict[str, Any] = {}
     for name in ("host_exact", "local", "draft"):
         if not isinstance(plain[name], bool):
             raise refuse(name, "true or false", plain[name])

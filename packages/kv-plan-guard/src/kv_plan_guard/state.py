@@ -10,15 +10,15 @@ import numpy as np
 
 from kv_plan_guard import serial
 from kv_plan_guard.blocks import Event
-from kv_plan_guard.mirror import Limbo, Mirror, StepRecord
+from kv_plan_guard.requests import NUMBERS, Limbo, StepRecord
 from kv_plan_guard.transfers import OpenTransfer, Transfers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kv_plan_guard.layout import Layout
+    from kv_plan_guard.mirror import Mirror
 
-NUMBERS: Final = ("scheduled", "low", "high", "end", "known", "encoder", "life", "drafts", "frontier", "stamp", "kept")
 EVENTS: Final = 512
 
 
@@ -48,7 +48,7 @@ class State:
     numbers: dict[str, NDArray[Any]]
     exact: NDArray[np.bool_]
     speculates: bool
-    previous_ids: dict[str, int]
+    preempted: dict[str, int]
     records: list[StepRecord]
     limbo: list[Limbo]
     lives: int
@@ -83,10 +83,10 @@ def capture(mirror: Mirror, transfers: Transfers) -> State:
         numbers,
         mirror.exact.copy(),
         mirror.speculates,
-        dict(mirror.previous_ids),
+        dict(mirror.preempted),
         list(mirror.records),
         list(mirror.limbo),
-        mirror._lives,
+        mirror.num_lives,
         dict(transfers.open),
         groups,
     )
@@ -107,7 +107,7 @@ def to_json(state: State, layout: Layout) -> dict[str, Any]:
     return {
         "requests": requests,
         "speculates": state.speculates,
-        "previous_ids": state.previous_ids,
+        "preempted": state.preempted,
         "records": [_record_to_json(record) for record in state.records],
         "limbo": [
             [gone.request, gone.life, gone.last_step, [row.tolist() for row in gone.rows]] for gone in state.limbo
@@ -146,15 +146,15 @@ def restore(value: object, mirror: Mirror, transfers: Transfers) -> None:
     plain = serial.table("state", value)
     groups = len(mirror.groups)
     requests = serial.items("requests", plain["requests"])
-    mirror._resize(max(16, len(requests)))
+    mirror.resize(max(16, len(requests)))
     for entry in requests:
         _restore_request(serial.items("request", entry), mirror)
     if not isinstance(plain["speculates"], bool):
         raise serial.refuse("speculates", "true or false", plain["speculates"])
     mirror.speculates = plain["speculates"]
-    for name, known in serial.table("previous_ids", plain["previous_ids"]).items():
-        mirror.previous_ids[serial.text("request", name)] = serial.whole("known", known, -(1 << 62), 1 << 62)
-    mirror._lives = serial.whole("lives", plain["lives"], 0, 1 << 60)
+    for name, known in serial.table("preempted", plain["preempted"]).items():
+        mirror.preempted[serial.text("request", name)] = serial.whole("known", known, -(1 << 62), 1 << 62)
+    mirror.num_lives = serial.whole("lives", plain["lives"], 0, 1 << 60)
     slots = {int(mirror.life[slot]): slot for slot in mirror.index.values()}
     for record in serial.items("records", plain["records"]):
         mirror.records.append(_record_from_json(record, slots, groups))
@@ -202,7 +202,7 @@ def _restore_request(entry: list[Any], mirror: Mirror) -> None:
         serial.whole(key, by_name[key], -serial.MAX_LENGTH, serial.MAX_LENGTH)
     for key in ("scheduled", "encoder"):
         serial.whole(key, by_name[key], 0, serial.MAX_TOKENS)
-    slot = mirror._free.pop()
+    slot = mirror.free_slots.pop()
     for key, number in by_name.items():
         getattr(mirror, key)[slot] = number
     mirror.exact[slot] = exact is True
@@ -246,6 +246,8 @@ def _record_from_json(value: object, slots: dict[int, int], groups: int) -> Step
         None if plain["drafts"] is None else column("drafts", serial.MAX_TOKENS),
         column("sampled", serial.MAX_TOKENS),
         facts,
+        sum(facts.num_scheduled_tokens.values()),
+        False,
     )
 
 
@@ -258,6 +260,7 @@ def _restore_pool(pool: dict[str, Any], group: Any) -> None:
     group.refs = np.array(refs, np.int32)
     group.writer = np.array(writer, np.int64)
     group.generation = np.array(generation, np.int32)
+    group.set_plain()
     for entry in serial.items("conflicts", pool["conflicts"]):
         block, old, new = _exactly(3, entry)
         group.conflicts[serial.whole("block", block, 0, max(len(refs) - 1, 0))] = (

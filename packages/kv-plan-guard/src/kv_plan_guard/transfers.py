@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from kv_plan_guard.facts import ConnectorFacts, Transfer
     from kv_plan_guard.layout import GroupLayout, Layout
-    from kv_plan_guard.mirror import Mirror, StepRecord
+    from kv_plan_guard.mirror import Mirror
+    from kv_plan_guard.requests import StepRecord
     from kv_plan_guard.violation import Value
 
 
@@ -127,7 +128,7 @@ class Transfers:
                     row = gone[life].rows[group]
                 else:
                     continue
-                used = set(row[int(first[at]) : int(last[at])].tolist())
+                used = set(row[0 if first is None else int(first[at]) : int(last[at])].tolist())
                 used.discard(-1 if layout.null_block is None else layout.null_block)
                 yield name, old.step, used
 
