@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from layerwise_pool import LOAD, SAVE
+from layerwise_sched.policy import make_policy
 
 
 def plant(name: str | None, rig: Any) -> Any:
@@ -126,19 +127,16 @@ def _reuse_early(rig: Any) -> None:
     receiver.sync_save_events = [Now() for _ in receiver.sync_save_events]
 
 
-def _swap_chain(rig: Any) -> None:
-    """Two tasks of one owner chain change places in the queue."""
-    receiver, add, kept = rig.worker.kv_recv_thread, rig.worker.kv_recv_thread.add_request, []
+def _final_passes(rig: Any) -> None:
+    """Past the dispatcher's check: the last ready task is taken, whatever the order rules say."""
+    queue = rig.loads.queue
+    queue.use(make_policy("ready"))
 
-    def swapped(task: Any) -> None:
-        if task is not None and task.layer_id == 1:
-            kept.append(task)
-            return
-        add(task)
-        if kept and task.wait_for_save_layer == 1:
-            add(kept.pop())
+    def last_ready(tasks: Any) -> int:
+        ready = [index for index, task in enumerate(tasks) if rig.loads.missing(task) is None]
+        return max(ready, default=0)
 
-    receiver.add_request = swapped
+    queue.dispatcher.choose = last_ready
 
 
 def _final_first(rig: Any) -> None:
@@ -181,7 +179,7 @@ FAULTS = {
     "slow slot waiter": _slow_waiter,
     "gate passed": _pass_gate,
     "slot reused early": _reuse_early,
-    "owner chain swapped": _swap_chain,
+    "final layer passes": _final_passes,
     "leases released early": _final_first,
     "task_done lost": _lose_done,
 }

@@ -87,6 +87,8 @@ def make_pool(master: Master, **options: Any) -> Any:
             self.device_id, self.local_seg = 0, "127.0.0.1"
             self._use_fabric_mem, self._use_store_independent_te = False, True
             self._lazy_init, self._store_initialized = False, True
+            # Mooncake copies inside one process by default: over TCP, as between two.
+            os.environ["MC_STORE_MEMCPY"] = "0"
             self.store = MooncakeDistributedStore()
             code = self.store.setup(
                 "127.0.0.1", self.config.metadata_server, self.config.global_segment_size,
@@ -146,24 +148,37 @@ def make_pool(master: Master, **options: Any) -> Any:
             return codes
 
         # -- what the rig calls ----------------------------------------------------------------------------------
-        def store_object(self, key: str, content: np.ndarray) -> int:
-            self.staging[: content.nbytes] = content
-            code = self.store.put_from(key, self.staging.ctypes.data, content.nbytes)
-            if code != 0:
-                raise RuntimeError(f"put_from({key!r}) returned {code}")
-            return 1
+        def store_objects(self, contents: dict[str, np.ndarray]) -> list[int]:
+            places = self._places({key: content.nbytes for key, content in contents.items()})
+            for key, content in contents.items():
+                start = places[key] - self.staging.ctypes.data
+                self.staging[start : start + content.nbytes] = content
+            sizes = [content.nbytes for content in contents.values()]
+            codes = self.store.batch_put_from(list(contents), list(places.values()), sizes)
+            if any(codes):
+                raise RuntimeError(f"batch_put_from returned {codes}")
+            return [1] * len(contents)
 
-        def read_object(self, key: str, size: int) -> np.ndarray:
-            self.staging[:size] = 0
-            code = self.store.get_into(key, self.staging.ctypes.data, size)
-            if code != size:
-                self.errors.append(f"get_into({key!r}) returned {code}, expected {size}")
-            return self.staging[:size].copy()
+        def read_objects(self, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+            self.staging[:] = 0
+            places = self._places(sizes)
+            codes = self.store.batch_get_into(list(sizes), list(places.values()), list(sizes.values()))
+            if codes != list(sizes.values()):
+                self.errors.append(f"batch_get_into returned {codes}")
+            base = self.staging.ctypes.data
+            return {key: self.staging[place - base :][: sizes[key]].copy() for key, place in places.items()}
 
-        def batch_add_lease(self, keys: list[str], lease_ttl_ms: int = 0) -> list[int]:
+        def _places(self, sizes: dict[str, int]) -> dict[str, int]:
+            places, end = {}, self.staging.ctypes.data
+            for key, size in sizes.items():
+                places[key] = end
+                end += size
+            return places
+
+        def batch_get_start(self, keys: list[str]) -> list[int]:
             for key in keys:
                 self.leases[key] = self.leases.get(key, 0) + 1
-            return [0] * len(keys)
+            return super().batch_get_start(keys)
 
         def batch_get_end(self, keys: list[str]) -> int:
             for key in keys:

@@ -35,10 +35,16 @@ class Memory:
 
     def add(self, array: np.ndarray) -> None:
         """Allow a contiguous array's bytes."""
-        start = array.ctypes.data
+        self.add_range(array.ctypes.data, array.nbytes)
+
+    def add_range(self, start: int, size: int) -> None:
+        """Allow [start, start + size); of two ranges that start at one place the longer one counts."""
         index = bisect_right(self._starts, start)
+        if index and self._starts[index - 1] == start:
+            self._ends[index - 1] = max(self._ends[index - 1], start + size)
+            return
         self._starts.insert(index, start)
-        self._ends.insert(index, start + array.nbytes)
+        self._ends.insert(index, start + size)
 
     def check(self, address: int, size: int) -> None:
         """PoolError unless [address, address + size) is allowed."""
@@ -57,6 +63,22 @@ class _Copies:
         """Copy device to pool (0) or pool to device (1); 0, or -1 where a failure is planted."""
         pairs = list(zip(addrs, gvas, sizes, strict=True))
         return self._pool.transfer(direction, pairs)
+
+
+class KeyInfo:
+    """MemCache's answer about one key."""
+
+    def __init__(self, part: np.ndarray | None) -> None:
+        self._part = part
+
+    def size(self) -> int:
+        return 0 if self._part is None else self._part.nbytes
+
+    def gva_list(self) -> list[int]:
+        return [0 if self._part is None else self._part.ctypes.data]
+
+    def type_list(self) -> list[int]:
+        return [1]  # in memory, not on a disk
 
 
 class MemoryPool(Backend):
@@ -158,16 +180,19 @@ class MemoryPool(Backend):
         raise PoolError(f"no object at {address:#x}")
 
     # -- objects and leases ---------------------------------------------------------------------------------------
-    def store_object(self, key: str, content: np.ndarray) -> int:
-        """Publish an object; its address."""
-        (part,) = self.allocate(key, [content.nbytes])
-        part[:] = content
-        self.finished.add(key)
-        return int(part.ctypes.data)
+    def store_objects(self, contents: dict[str, np.ndarray]) -> list[int]:
+        """Publish objects; their addresses."""
+        found = []
+        for key, content in contents.items():
+            (part,) = self.allocate(key, [content.nbytes])
+            part[:] = content
+            self.finished.add(key)
+            found.append(int(part.ctypes.data))
+        return found
 
-    def read_object(self, key: str, size: int) -> np.ndarray:
-        """An object's bytes."""
-        return self.objects[key][0][:size]
+    def read_objects(self, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+        """Objects' bytes."""
+        return {key: self.objects[key][0][:size] for key, size in sizes.items()}
 
     def forget(self) -> None:
         """Begin a step without objects."""
@@ -239,4 +264,28 @@ class MemoryPool(Backend):
         """There is one device."""
 
     def register_buffer(self, ptrs: list[int], lengths: list[int]) -> None:
-        """The rig allows its device memory itself."""
+        """Device memory that transfers may touch."""
+        for pointer, length in zip(ptrs, lengths, strict=True):
+            self.device.add_range(pointer, length)
+
+    # -- what an engine's connector asks besides ---------------------------------------------------------------------
+    def ensure_initialized(self) -> None:
+        """Nothing is made late here."""
+
+    def validate_layerwise_support(self) -> None:
+        """Sessions and ranges are there."""
+
+    def batch_is_readable(self, keys: list[str]) -> list[bool]:
+        """Whether each key is published."""
+        return [key in self.finished for key in keys]
+
+    def batch_get_key_info(self, keys: list[str], *, for_load: bool = False) -> list[KeyInfo]:
+        """Size and address of each published key; zeros for others."""
+        return [KeyInfo(self.objects[key][0] if key in self.finished else None) for key in keys]
+
+    def batch_alloc(self, keys: list[str], sizes: list[int], lease_ttl_ms: int = 0) -> list[int]:
+        """Addresses of new objects; -1 for a key that is there."""
+        return [
+            -1 if key in self.objects else self.allocate(key, [size])[0].ctypes.data
+            for key, size in zip(keys, sizes, strict=True)
+        ]

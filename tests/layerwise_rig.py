@@ -163,6 +163,7 @@ class Rig:
     # -- independent checks ---------------------------------------------------------------------------------------
     def _watch_pool(self) -> None:
         self.submitted: dict[int, Any] = {}
+        self.waiting: int | None = None  # the layer whose load the compute thread waits for; -1: it computes
         self.load_keys: list[str] = []
         self.pool.observe, self.pool.seconds, self.pool.layer_of = self._observe, self._seconds, self._layer_of
 
@@ -185,7 +186,21 @@ class Rig:
     def _seconds(self, direction: int, layer: int) -> float:
         if direction == LOAD:
             return self.schedule.load
-        return self.schedule.save + self.schedule.late.get(layer, 0.0)
+        late = self.schedule.late.get(layer, 0.0)
+        if late and self.schedule.needed and layer in self.layout.sources.values():
+            self._until_needed(layer)
+        return self.schedule.save + late
+
+    def _until_needed(self, source: int) -> None:
+        """Until the compute thread waits for a load that waits for this save, and the device has nothing to do."""
+        end = time.perf_counter() + 2.0
+        while time.perf_counter() < end:
+            waiting = self.waiting
+            if waiting is None:
+                return  # the forward is over, or was given up
+            if self.layout.sources.get(waiting) == source and self.stream.done == self.stream.issued:
+                return
+            time.sleep(2e-4)
 
     def _observe(self, direction: int, layer: int) -> None:
         if direction == SAVE:
@@ -222,22 +237,31 @@ class Rig:
                 request.load_keys = loads[: self.schedule.blocks]
             self.load_keys += request.load_keys
             made.append(request)
-        self.pool.batch_add_lease(self.load_keys)
+        if self.schedule.plane == "gva":
+            self.pool.batch_add_lease(self.load_keys)
+        elif self.schedule.plane == "range":
+            self.pool.batch_get_start(self.load_keys)
         return made
 
     def _fill(self, request: Any, loads: list[str], saves: list[str], ids: list[int]) -> None:
         """The request's objects in the pool, and where its loads and saves find them."""
         layers = range(self.schedule.layers)
         if self.schedule.plane == "key":
-            for key, block in zip(loads, ids, strict=True):
-                for layer in layers:
-                    self.pool.store_object(f"{key}@{layer}", self.pattern(layer, block, 0))
+            self.pool.store_objects(
+                {
+                    f"{key}@{layer}": self.pattern(layer, block, 0)
+                    for key, block in zip(loads, ids, strict=True)
+                    for layer in layers
+                }
+            )
             return
         total = int(self.layout.offsets[-1])
-        gvas = [
-            self.pool.store_object(key, np.concatenate([self.pattern(layer, block, 0) for layer in layers]))
-            for key, block in zip(loads, ids, strict=True)
-        ]
+        gvas = self.pool.store_objects(
+            {
+                key: np.concatenate([self.pattern(layer, block, 0) for layer in layers])
+                for key, block in zip(loads, ids, strict=True)
+            }
+        )
         if self.schedule.plane == "gva":
             request.load_block_gvas_np = np.array(gvas, dtype=np.int64)
             places = [self.pool.allocate(key, [total])[0].ctypes.data for key in saves]
@@ -246,7 +270,6 @@ class Rig:
         else:
             request.load_block_keys, request.save_block_keys = list(loads), list(saves)
             self.pool.batch_put_start(saves, [total] * len(saves))
-            self.pool.batch_get_start(loads)
 
     def _tasks(self, requests: list[Any]) -> None:
         worker, schedule, n = self.worker, self.schedule, self.schedule.layers
@@ -291,10 +314,14 @@ class Rig:
 
     def layer(self, layer: int) -> None:
         """One layer: wait for its load, submit attention behind the gate, hand its save over."""
+        self.waiting = layer
         self.worker.wait_for_layer_load()
+        self.waiting = -1
         time.sleep(self.schedule.host)
         attention_fence.record_attention_compute_start()
         self.stream.launch(self.schedule.attention, lambda: self._attention(layer))
+        if layer == self.schedule.layers - 1:
+            self.waiting = None  # what follows waits for the saves themselves
         self.worker.save_kv_layer(None)
         self.stream.launch(self.schedule.rest)
 
@@ -310,6 +337,7 @@ class Rig:
     def step(self) -> float:
         """One forward; seconds from its first layer to the end of its device work."""
         self.begin()
+        self.waiting = -1
         started = time.perf_counter()
         for layer in range(self.schedule.layers):
             self.layer(layer)
@@ -327,8 +355,7 @@ class Rig:
         self.errors += self.pool.errors
         self.stream.errors, self.pool.errors = [], []
         if schedule.saves:
-            for layer in set(range(n)) - schedule.no_save:
-                self._check_saved(layer)
+            self._check_saved(set(range(n)) - schedule.no_save)
         wanted = [layer for layer in range(n) if layer not in schedule.no_load]
         if sorted(self.order) != wanted or self.order[-1:] != wanted[-1:]:
             self.errors.append(f"step {self.steps}: loads started in the order {self.order}")
@@ -336,19 +363,24 @@ class Rig:
         if (found := self.worker.kv_recv_thread.get_and_clear_finished_requests()) != finished:
             self.errors.append(f"step {self.steps}: finished requests {sorted(found)}, expected {sorted(finished)}")
 
-    def _check_saved(self, layer: int) -> None:
-        low, high = self.layout.offsets[layer : layer + 2]
-        for number in range(self.schedule.requests):
-            for index in range(self.per_request):
-                block = number * self.per_request + index
-                computed = int(index == self.schedule.blocks)
-                if not computed and layer in self.schedule.no_load:
+    def _check_saved(self, layers: set[int]) -> None:
+        """What the saves left in the pool: blocks as they were loaded, and the one that was computed."""
+        offsets, schedule = self.layout.offsets, self.schedule
+        names = {block: f"save-s{self.steps}-r{block // self.per_request}-{block}" for block in range(self.num_blocks)}
+        if schedule.plane == "key":
+            sizes = {f"{name}@{layer}": self.layout.bytes[layer] for name in names.values() for layer in layers}
+        else:
+            sizes = dict.fromkeys(names.values(), int(offsets[-1]))
+        found = self.pool.read_objects(sizes)
+        for layer in sorted(layers):
+            for block, name in names.items():
+                computed = int(block % self.per_request == schedule.blocks)
+                if not computed and layer in schedule.no_load:
                     continue
-                name = f"save-s{self.steps}-r{number}-{block}"
-                if self.schedule.plane == "key":
-                    saved = self.pool.read_object(f"{name}@{layer}", self.layout.bytes[layer])
+                if schedule.plane == "key":
+                    saved = found[f"{name}@{layer}"]
                 else:
-                    saved = self.pool.read_object(name, int(self.layout.offsets[-1]))[low:high]
+                    saved = found[name][offsets[layer] : offsets[layer + 1]]
                 if not (saved == self.pattern(layer, block, computed)).all():
                     self.errors.append(f"step {self.steps}: wrong bytes saved for layer {layer} block {block}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -47,7 +48,13 @@ def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     schedule = schedule_of(spec)
     timeline = folder / f"{spec['name']}.timelines" if spec.get("timeline", True) else None
+    if timeline is not None:
+        shutil.rmtree(timeline, ignore_errors=True)
     key = {"policy": spec.get("policy", "fifo"), "strict": True, **spec.get("config", {})}
+    if "control" in spec:  # the control file's content
+        control = folder / f"{spec['name']}.control"
+        control.write_text(spec["control"])
+        key["control"] = str(control)
     config = parse({**key, "timeline": str(timeline)} if timeline is not None else key)
     adopt = None
     if config.active:
@@ -72,6 +79,7 @@ def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
                     rig.loads.use(policy)
                 seconds.append(rig.step())
         except BaseException as error:
+            rig.waiting = None
             result["raised"] = f"{type(error).__name__}: {error}"
             result["cause"] = f"{type(error.__cause__).__name__}: {error.__cause__}" if error.__cause__ else None
             result["raised_at"] = traceback.extract_tb(error.__traceback__)[-1].name
@@ -97,6 +105,7 @@ def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     if master is not None:
         result["commits"] = pool.commits
         if master.process.poll() is None:
+            pool.store.close()  # else its client looks for the master for ever
             master.kill()
     return result
 
