@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _metadata_engine import METRICS, Lengths, drop, fresh_stats, hook_stats, leave, prepare, run_specs
+from _metadata_engine import METRICS, Lengths, done_before, drop, fresh_stats, hook_stats, leave, prepare, run_specs
 
 POOL, LONGEST, NEW_TOKENS = 20, 280, 40
 ENGINE: dict[str, Any] = {
@@ -108,7 +108,7 @@ class Churn:
 PROMPTS = pool()
 
 
-SMALL = {"num_gpu_blocks_override": 11, "enable_prefix_caching": True}
+SMALL = {"num_gpu_blocks_override": 7, "enable_prefix_caching": True}
 EVERY = {"enabled": True, "verify": "every", "strict": True}
 ENGINES: list[dict[str, Any]] = [
     {"name": "async-64", "engine": {"max_num_batched_tokens": 64, "async_scheduling": True, **SMALL}, "hook": EVERY},
@@ -189,13 +189,16 @@ def churn_all(job: dict[str, Any], mode: str) -> bool:
         return True
     references = json.loads((folder / "plain-churn.json").read_text())
     for spec in job["engines"]:
+        path = folder / f"churn-{spec['name']}.json"
+        if done_before(path):
+            continue
         try:
             result = churn(spec, job, references)
         except Exception as error:
             fine = False
             result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
             sys.stderr.write(result["trace"])
-        (folder / f"churn-{spec['name']}.json").write_text(json.dumps(result))
+        path.write_text(json.dumps(result))
     return fine
 
 

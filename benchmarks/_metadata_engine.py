@@ -270,6 +270,11 @@ def _run_plain(job: dict[str, Any]) -> None:
         replace(answered[question], scenario=scenario.name).write(folder)
 
 
+def done_before(path: Path) -> bool:
+    """Whether an earlier process of the same work folder left this result, and not an error."""
+    return path.exists() and "error" not in json.loads(path.read_text())
+
+
 def run_specs(job: dict[str, Any], mode: str) -> bool:
     """The job's runs one after the other, or in plain mode the references; whether each gave a result."""
     if mode == "plain":
@@ -277,13 +282,15 @@ def run_specs(job: dict[str, Any], mode: str) -> bool:
         return True
     fine = True
     for spec in job["runs"]:
+        path = Path(job["folder"]) / f"{mode}-{spec['name']}.json"
+        if done_before(path):
+            continue
         try:
             result = leave_to_upstream(spec["probe"]) if "probe" in spec else run(spec, job, mode)
         except Exception as error:
             fine = False
             result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
             sys.stderr.write(result["trace"])
-        path = Path(job["folder"]) / f"{mode}-{spec['name']}.json"
         path.write_text(json.dumps({"name": spec["name"], **result}))
     return fine
 

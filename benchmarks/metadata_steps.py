@@ -144,7 +144,8 @@ def markdown(summary: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/metadata_steps"))
-    parser.add_argument("--examples", type=int, default=40, help="churn plans per engine (four engines a pair)")
+    parser.add_argument("--examples", type=int, default=30, help="churn plans per engine (four engines a pair)")
+    parser.add_argument("--work", type=Path, help="folder for each run's result: a second call does what is not there")
     parser.add_argument("--fresh", action="store_true", help="forget the rows of other pairs")
     parser.add_argument("--markdown", type=Path, help="print the table of a recorded summary.json and run nothing")
     options = parser.parse_args()
@@ -159,8 +160,10 @@ def main() -> int:
     if options.fresh:
         path.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        run_all(Path(name), options.examples, current_pair().id)
-        row = pair_row(Path(name), current_pair().id)
+        folder = options.work or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        run_all(folder, options.examples, current_pair().id)
+        row = pair_row(folder, current_pair().id)
     summary = merge(path, row)
     partial = path.with_name(".summary.json")
     partial.write_text(json.dumps(summary, indent=1) + "\n")
