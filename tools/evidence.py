@@ -1,4 +1,4 @@
-"""Make one of the packets under evidence/: a real `vllm serve` a start, in the default pair's environment.
+"""Make one packet of evidence/: `simulator-*` with a real `vllm serve` a start, `harness-*` with a light server.
 
 `python tools/evidence.py NAME [--at-most N]` goes on where an earlier call stopped, was killed, or was told to stop;
 the run lies in out/evidence/NAME. What is measured is frozen before the first start: the packages as of one commit and
@@ -24,7 +24,8 @@ from workspace import ROOT
 OUT = ROOT / "out" / "evidence"
 HOME = ROOT / "evidence"
 PACKETS = HOME / "packets"
-CALIBRATION = "aa-simulator"  # its packet is quoted by the others, once it exists
+# Whose A/A packet a protocol quotes, once that packet is there.
+CALIBRATIONS = {"harness": "harness-aa", "simulator": "simulator-aa"}
 STARTS_MISSING = 3  # exit status of `serving-evidence run --at-most` with starts left
 
 
@@ -65,6 +66,7 @@ def place_model(python: Path) -> None:
 def environment(python: Path, code: Path) -> dict[str, str]:
     """What runner, servers and clients inherit: the pair's commands, and the frozen packages before the checkout's."""
     sources = [str(path) for path in sorted(code.glob("packages/*/src")) if path.parent.name != "evidence"]
+    sources.append(str(code / "packages" / "evidence" / "tests"))  # the light server and client
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "ASCEND_", "PYTHONPATH"))}
     return kept | {
         **engines.ENGINE_ENV,
@@ -74,6 +76,19 @@ def environment(python: Path, code: Path) -> dict[str, str]:
         # For clients and the runner; `ascend-sim serve` sets its own.
         "ASCEND_SIM": "plain",
     }
+
+
+def pair_python() -> Path:
+    """Python of the default pair's environment."""
+    return envs.ensure(engines.default_pair(), echo=lambda line: print(f"evidence: {line}", file=sys.stderr))
+
+
+def light_python() -> Path:
+    """Python of the packages alone: the harness's own packets need no engine."""
+    home = ROOT / ".nox" / "light"
+    command = [envs.find_uv(), "sync", "--frozen", "--quiet", "--all-packages"]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(home)}, check=True)
+    return home / "bin" / "python"
 
 
 def publish(name: str, python: Path) -> None:
@@ -93,14 +108,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("name", choices=names())
     parser.add_argument("--at-most", type=int, default=None, help="attempt at most so many starts now")
     options = parser.parse_args(argv)
-    python = envs.ensure(engines.default_pair(), echo=lambda line: print(f"evidence: {line}", file=sys.stderr))
+    python = light_python() if options.name.startswith("harness-") else pair_python()
     OUT.mkdir(parents=True, exist_ok=True)
     code = freeze(options.name)
-    place_model(python)
+    if not options.name.startswith("harness-"):
+        place_model(python)
     protocol = Path("evidence") / "protocols" / f"{options.name}.toml"
     command = [str(python), "-m", "serving_evidence", "run", str(protocol), "--out", f"out/evidence/{options.name}"]
-    if (PACKETS / CALIBRATION).exists() and options.name != CALIBRATION:
-        command += ["--calibration", str(PACKETS / CALIBRATION)]
+    calibration = CALIBRATIONS[options.name.partition("-")[0]]
+    if (PACKETS / calibration).exists() and options.name != calibration:
+        command += ["--calibration", str(PACKETS / calibration)]
     if options.at_most is not None:
         command += ["--at-most", str(options.at_most)]
     status = subprocess.run(command, cwd=ROOT, env=environment(python, code), check=False).returncode

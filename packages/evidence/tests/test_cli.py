@@ -46,6 +46,12 @@ def test_power(tmp_path: Path) -> None:
     assert data["rows"][0]["at_80"] == pytest.approx(0.0290, abs=2e-4)
     a, b = write_folder(tmp_path / "a", 6), write_folder(tmp_path / "b", 6, first=1)
     assert call("power", a, b).exit_code == 0
+    packet = make_packet(tmp_path / "packet")
+    planned = json.loads(call("power", "--packet", packet, "--json").stdout)
+    row = json.loads((packet / "verdict.json").read_text())["rows"][0]
+    assert planned["sd"] > row["sd"]  # an upper bound of the spread, not the spread
+    assert call("power", "--packet", packet, "--metric", "rtfx").exit_code == 2
+    assert call("power", "--packet", packet, "--sd", 0.1).exit_code == 2
 
 
 def test_init_run_dry_and_verify_and_report(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def init(
 @app.command()
 def power(
     pilot: Annotated[list[Path] | None, typer.Argument(help="Two folders of pilot results (A and B).")] = None,
+    packet: Annotated[Path | None, typer.Option(help="A packet as the pilot, e.g. the A/A run of this box.")] = None,
     metric: Annotated[str, typer.Option(help="Metric whose spread counts.")] = "output_throughput",
     sd: Annotated[float | None, typer.Option(help="Spread of the paired log-ratio, instead of pilot data.")] = None,
     effect: Annotated[float | None, typer.Option(help="Effect to find, as a fraction: 0.02 is 2 %.")] = None,
@@ -104,7 +105,7 @@ def power(
     with _errors():
         from .planning import plan_power
 
-        found = plan_power(pilot or [], metric, sd, effect, margin, target, level)
+        found = plan_power(pilot or [], packet, metric, sd, effect, margin, target, level)
         if as_json:
             _print_json(found)
             return

@@ -23,6 +23,7 @@ _SIZES = (6, 8, 10, 12, 16, 20, 30, 50)
 
 def plan_power(
     pilot: Sequence[Path],
+    packet: Path | None,
     metric: str,
     sd: float | None,
     effect: float | None,
@@ -30,15 +31,19 @@ def plan_power(
     target: float,
     level: float,
 ) -> dict[str, Any]:
-    """Detectable effects by number of pairs, and the pairs that `effect` needs; from two pilot folders or from `sd`."""
+    """Detectable effects by number of pairs, and the pairs that `effect` needs; from pilot data or from `sd`."""
     notes = []
+    if (sd is not None) + bool(pilot) + (packet is not None) != 1:
+        raise EvidenceError("give one of: two pilot folders, --packet, --sd")
     if sd is None:
-        if len(pilot) != 2:
-            raise EvidenceError(f"give two pilot folders or --sd; got {len(pilot)} folders and no --sd")
-        sd, note = _pilot_spread(pilot[0], pilot[1], metric)
+        if packet is not None:
+            effects = _packet_effects(packet, metric)
+        elif len(pilot) == 2:
+            effects = _folder_effects(pilot[0], pilot[1], metric)
+        else:
+            raise EvidenceError(f"a pilot is two folders (A and B); got {len(pilot)}")
+        sd, note = _spread(effects)
         notes.append(note)
-    elif pilot:
-        raise EvidenceError("give pilot folders or --sd, not both")
     needed = None
     if effect is not None:
         if effect <= -1:
@@ -84,9 +89,20 @@ def calibration_of(packet: Path) -> CalibrationRecord:
     )
 
 
-def _pilot_spread(a: Path, b: Path, metric: str) -> tuple[float, str]:
+def _folder_effects(a: Path, b: Path, metric: str) -> Sequence[float]:
     rows = [row for row in compare_folders(a, b, metric=metric).rows if row.role == "primary"]
-    effects = np.asarray(rows[0].effects)
+    return rows[0].effects
+
+
+def _packet_effects(packet: Path, metric: str) -> Sequence[float]:
+    rows = [row for row in verify(packet).verdict["rows"] if row["verdict"]["metric"] == metric]
+    if not rows:
+        raise EvidenceError(f"{packet}: no claim on {metric!r}; --metric names one of its metrics")
+    return [float(effect) for effect in rows[0]["effects"]]
+
+
+def _spread(found: Sequence[float]) -> tuple[float, str]:
+    effects = np.asarray(found)
     if effects.size < 2:
         raise EvidenceError(f"the pilot has {effects.size} pair; a spread needs at least 2")
     upper = stats.sd_upper(effects)
