@@ -188,7 +188,7 @@ def _events(violation: Violation, context: Context) -> dict[str, list[str]]:
     group = context.guard.mirror.groups[violation.group]
     found = {}
     for block in _blocks(violation, context):
-        times = int(group.generation[block]) if block < len(group.generation) else 0
+        times = int(group.generation[block]) if 0 <= block < len(group.generation) else 0
         lines = [
             f"step {e.step}: {e.what} {'to' if e.what == 'given' else 'by'} {e.request!r}" for e in group.events(block)
         ]

@@ -236,6 +236,8 @@ class RunnerGuard:
                     self._settle(record, output_known)
             except GuardError as error:
                 self._break(error)
+            except Exception as error:
+                self._break(GuardError(f"the guard itself failed in step {record.facts.step}: {error!r}"), error)
             finally:
                 if record.snapshot is not None:
                     record.snapshot.release()
@@ -258,9 +260,9 @@ class RunnerGuard:
             ]
             self.guard.settle(OutputFacts(facts.step, req_ids, counts, rejected if drafts else None))
 
-    def _break(self, error: GuardError) -> None:
+    def _break(self, error: GuardError, cause: BaseException | None = None) -> None:
         """The guard itself cannot go on. Under `raise` the engine must not; under `log` it does, and says so."""
         if isinstance(error, PlanError) or self.config.action == "raise":
-            raise error
+            raise error from cause
         self.broken = str(error)
-        logger.critical("kv-plan-guard checks nothing from here on: %s", error)
+        logger.critical("kv-plan-guard checks nothing from here on: %s", error, exc_info=cause)
