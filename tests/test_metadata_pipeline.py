@@ -42,12 +42,18 @@ def results(tmp_path_factory):
     log = run(folder, "plain", [])
     assert (folder / "plain.json").exists(), log[-4000:]
     log = run(folder, "ascend", RUNS)
-    found = {}
+    found: dict = {}
     for spec in RUNS:
         path = folder / f"{spec['name']}.json"
         assert path.exists(), log[-4000:]
         found[spec["name"]] = json.loads(path.read_text())
-    return {"log": log, "plain": json.loads((folder / "plain.json").read_text()), **found}
+    found |= {"log": log, "plain": json.loads((folder / "plain.json").read_text())}
+    for name in ("off", "on"):  # the figures of README and docs page: `-s` shows them
+        if "error" in found[name]:
+            continue
+        ranks = [f"rank {r['rank']}: {r['drift_rows']} of {r['rows']} rows differ" for r in found[name]["ranks"]]
+        print(f"{PAIR} {name}: {equal_requests(found, name)} of 8 requests right; {'; '.join(ranks)}")
+    return found
 
 
 def equal_requests(results: dict, name: str) -> int:
