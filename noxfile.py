@@ -85,6 +85,7 @@ def docs(session: nox.Session) -> None:
     """Write the generated pages and build the site, strictly and offline, into site/."""
     install_group(session, "docs")
     tool(session, "docs_pages.py")
+    tool(session, "findings.py")
     engines.claims(session)
     session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
     tool(session, "site_check.py", "site")
