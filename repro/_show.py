@@ -25,14 +25,18 @@ def versions() -> dict[str, str]:
     return found
 
 
+def fault_shown(rows: list[dict[str, Any]]) -> bool:
+    """Whether every row that must be faulty differs from what is expected, and every control does not."""
+    faulty = [row for row in rows if row.get("faulty")]
+    return bool(faulty) and all((row["expected"] != row["seen"]) == bool(row.get("faulty")) for row in rows)
+
+
 def finish(name: str, rows: list[dict[str, Any]]) -> None:
     """Print and keep the rows (what, expected, seen, faulty) and end: 0 when every row that must be faulty is.
 
     A row without `faulty` is a control: it must be as expected, or the reproduction has shown nothing.
     """
-    for row in rows:
-        row["differs"] = row["expected"] != row["seen"]
-    shown = all(row["differs"] == bool(row.get("faulty")) for row in rows)
+    shown = fault_shown(rows)
     pair = os.environ.get("KIT_PAIR", "unknown")
     print(f"\n{name} on pair {pair}: {', '.join(f'{k} {v}' for k, v in versions().items())}")
     for row in rows:
