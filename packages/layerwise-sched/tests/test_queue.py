@@ -149,6 +149,21 @@ def test_a_wake_is_enough_without_a_poll() -> None:
     timer.join()
 
 
+def test_a_wake_from_inside_put_does_not_lock_itself_out() -> None:
+    made: TaskQueue
+
+    def describe(item: Task) -> Task:
+        made.wake()  # as a gate does that was recorded before its task was enqueued
+        return item
+
+    made = TaskQueue(describe, Dispatcher(make_policy("ready"), Missing()), None, poll_s=1e-3)
+    thread = threading.Thread(target=made.put, args=(task(1),), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert made.get(timeout=5).layer == 1
+
+
 def test_the_shutdown_sign_passes_nothing_and_is_passed_by_nothing() -> None:
     made = make("ready", Missing(L1=DependencyKind.SAVE_CPU))
     made.put(task(1))
@@ -222,7 +237,7 @@ def test_a_recorder_that_fails_costs_the_timeline_and_nothing_else(
     def fail(*_arguments: object) -> None:
         raise MemoryError("planted")
 
-    monkeypatch.setattr("layerwise_sched.timeline.Ring." + row, fail)
+    monkeypatch.setattr(timeline.local(), row, fail)
     made.put(task(1))
     assert made.get().layer == 1
     made.task_done()

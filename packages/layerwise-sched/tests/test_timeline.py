@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ SPEC = Spec(shared_buffers=3, independent=(0, 5, 6, 10), straggler_us=6_000, str
 
 
 def test_a_full_ring_counts_what_does_not_fit_and_keeps_what_it_has() -> None:
-    ring = Ring("r", rows=4)
+    ring = Ring("r", rows=3)
+    assert ring.capacity == 4
     for number in range(6):
         ring.event(Code.DONE, number, at=number)
     assert ring.dropped == 2
@@ -47,10 +49,14 @@ def test_the_storage_never_grows() -> None:
         ring.task(Task(number, 0, 0), 1)
         if number % 100 == 0:
             ring.take()
-    assert len(ring._cells) == 128 * 4
-    assert len(ring._tasks) == 128
+    columns = [cell.cell_contents for cell in ring.event.__closure__ or () if isinstance(cell.cell_contents, list)]
+    assert [len(column) for column in columns] == [128] * 4
+    last = Task(7, 0, 0, requests=("only here",))
     ring.take()
-    assert not any(ring._tasks)  # no task is kept alive by a ring that was read
+    ring.task(last, 1)
+    assert sys.getrefcount(last) == 3
+    ring.take()
+    assert sys.getrefcount(last) == 2  # no task is kept alive by a ring that was read
 
 
 def test_threads_have_rings_of_their_own() -> None:

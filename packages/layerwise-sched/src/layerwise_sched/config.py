@@ -35,8 +35,8 @@ class Config:
     policy: str = "fifo"
     max_hold_ms: int = 1_000
     poll_us: int = 100
-    lookahead: int = 32
-    ring_rows: int = 65_536
+    lookahead: int = 16
+    ring_rows: int = 16_384
     sample_us: int = 300
     control: str | None = None
     strict: bool = False

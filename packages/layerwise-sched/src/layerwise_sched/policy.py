@@ -61,7 +61,7 @@ def policy_names() -> tuple[str, ...]:
 def make_policy(name: str, **options: Any) -> Policy:
     """A new instance of a policy by its name. Raises PolicyError for an unknown name or one that cannot be loaded.
 
-    options: handed to the policy's constructor; the built-in ones know `lookahead` (tasks looked at beyond the head).
+    options: handed to the policy's constructor; the built-in ones know `lookahead` and `polls` (see `ReadyFirst`).
     """
     makers = _builtin()
     if name in makers:

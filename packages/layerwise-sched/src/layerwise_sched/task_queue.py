@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ class TaskQueue(queue.Queue[Any]):
         self._timeline = timeline
         self._poll_s = poll_s
         self._chosen = 0
+        self._putting = 0
         self._noted: tuple[int, int] = (-1, -1)
         self.current: Task | None = None
         self.waiting = False
@@ -70,7 +72,13 @@ class TaskQueue(queue.Queue[Any]):
             timeline.policy(policy.name)
 
     def wake(self) -> None:
-        """Something that a queued task waits for may have happened: look again now."""
+        """Something that a queued task waits for may have happened: look again now.
+
+        May be called from anywhere, also while this very thread describes an item inside `put` (a gate that is open by
+        then says so at once): that `put` notifies anyway, and its lock is not to be taken twice.
+        """
+        if self._putting == threading.get_ident():
+            return
         with self.mutex:
             self.not_empty.notify_all()
 
@@ -83,10 +91,13 @@ class TaskQueue(queue.Queue[Any]):
     def _put(self, item: Any) -> None:
         task = None
         if item is not None:
+            self._putting = threading.get_ident()
             try:
                 task = self._describe(item)
             except Exception:
                 logger.exception("an enqueued item cannot be described: it is run in upstream's order")
+            finally:
+                self._putting = 0
         self.queue.append(item)
         self.tasks.append(task)
         if task is not None and self._timeline is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from layerwise_sched.simulation.workload import Workload
 
 
-def what_if(workload: Workload, policies: Sequence[str], lookahead: int = 32) -> dict[str, Simulated]:
+def what_if(workload: Workload, policies: Sequence[str], lookahead: int = 16) -> dict[str, Simulated]:
     """A simulation of each policy, in the order given."""
     return {name: simulate(workload, make_policy(name, lookahead=lookahead)) for name in policies}
 

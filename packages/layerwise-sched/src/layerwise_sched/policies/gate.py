@@ -32,7 +32,7 @@ class GateGrouped(ReadyFirst):
         missing = ready.missing(head)
         if missing is None or missing is DependencyKind.SLOT_RELEASE:
             return 0
-        index = first_ready(queue, head, ready, self.lookahead, gate=True)
+        index = first_ready(queue, head, ready, self.lookahead, self.polls, gate=True)
         if index:
             return index
         return HOLD if missing in _SAVES else 0

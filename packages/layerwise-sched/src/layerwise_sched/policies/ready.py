@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from layerwise_sched.legal import HOLD
@@ -18,7 +19,11 @@ _SAVES = (DependencyKind.SAVE_CPU, DependencyKind.SAVE_NPU)
 
 
 class ReadyFirst:
-    """Never commits to a task whose save is missing while another may come; looks at `lookahead` tasks at most.
+    """Never commits to a task whose save is missing while another may come.
+
+    lookahead: tasks looked at behind the head. polls: of them, how many are asked whether they are ready, in one call;
+    both bound the cost of `select` whatever the depth. Upstream queues as many tasks as its prefetch depth, 8 or fewer
+    unless it is set by hand.
 
     A head that waits for its gate only is run at once: upstream's handler builds its addresses while the gate is
     closed, which holding it here would put behind the gate, and a later task's gate opens no earlier. A head whose
@@ -28,8 +33,9 @@ class ReadyFirst:
     name = "ready"
     reorders = True
 
-    def __init__(self, lookahead: int = 32, **_options: Any) -> None:
+    def __init__(self, lookahead: int = 16, polls: int = 6, **_options: Any) -> None:
         self.lookahead = lookahead
+        self.polls = polls
 
     def select(self, queue: Sequence[Task | None], ready: Readiness) -> int:
         """The head if ready, else the first ready task that may pass all before it, else HOLD (see the class)."""
@@ -39,47 +45,41 @@ class ReadyFirst:
         missing = ready.missing(head)
         if missing is None or missing is DependencyKind.SLOT_RELEASE:
             return 0
-        index = first_ready(queue, head, ready, self.lookahead)
+        index = first_ready(queue, head, ready, self.lookahead, self.polls)
         if index:
             return index
         return HOLD if missing in _SAVES else 0
 
 
 def first_ready(
-    queue: Sequence[Task | None], head: Task, ready: Readiness, lookahead: int, *, gate: bool = False
+    queue: Sequence[Task | None], head: Task, ready: Readiness, lookahead: int, polls: int, *, gate: bool = False
 ) -> int:
     """Index of the first task behind the head that is ready and may pass all before it; 0 for none.
 
-    The same rules as `legal.passing_rule`, in one walk: what earlier tasks own is gathered on the way. Tasks without
-    I/O are left in place (running them early gains nothing). gate: only tasks of the head's gate.
+    The order rules of `legal.passing_rule` in one walk, a little stricter: what is on the range path keeps its order
+    here. (Its groups may only pass each other where they share none, and its loads wait for no save.) Tasks without I/O
+    stay where they are: running them early gains nothing. gate: only tasks of the head's gate.
     """
-    if head.final:
+    if head.final or head.key_major:
         return 0
-    step = head.step
+    step, group, missing_in = head.step, head.gate, ready.missing
     chains = {head.chain}
-    layers = {head.layer}
-    groups = set(head.groups)
-    ordered = head.key_major
-    gate_closed = False
-    for index in range(1, min(len(queue), lookahead + 1)):
-        task = queue[index]
-        if task is None or task.final or task.step != step:
+    index = 0
+    for task in islice(queue, 1, lookahead + 1):
+        index += 1
+        if task is None or task.final or task.step != step or task.key_major:
             return 0
-        ordered = ordered or task.key_major
-        if not (
-            task.chain in chains
-            or task.source in layers
-            or (ordered and not groups.isdisjoint(task.groups))
-            or not task.has_io
-            or (gate and task.gate != head.gate)
-            or (gate_closed and task.gate is not None)
-        ):
-            missing = ready.missing(task)
-            if missing is None:
-                return index
-            # Gates open in the order of their ids, and ids ascend along the queue: the rest need not be asked.
-            gate_closed = gate_closed or missing in _GATES
-        chains.add(task.chain)
-        layers.add(task.layer)
-        groups.update(task.groups)
+        chain = task.chain
+        if chain in chains:
+            continue
+        chains.add(chain)
+        if not task.has_io or (gate and task.gate != group):
+            continue
+        missing = missing_in(task)
+        if missing is None:
+            return index
+        polls -= 1
+        # Gates open in the order of their ids, and ids ascend along the queue: the rest need not be asked.
+        if missing in _GATES or not polls:
+            return 0
     return 0
