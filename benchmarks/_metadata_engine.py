@@ -115,19 +115,18 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
     if spec.get("hook") is not None:
         os.environ["VLLM_MRV2_METADATA"] = json.dumps(spec["hook"])
         fresh_stats()
-    else:
-        _disable()
+    _disable()  # what an earlier engine of this process has put in: off is absent, and a fault may lie in a hook
     others = enable_others() if spec.get("others") else []
     undo = plant(spec.get("mutation"))
     undo_alone = without_output() if spec.get("alone") else lambda: None
-    llm = None
+    llm, lengths = None, Lengths()
     try:
         llm = LLM(**arguments)
         prompts: list[Any] = [{"prompt_token_ids": ids} for ids in scenario.prompt_token_ids()]
         sampling = SamplingParams(max_tokens=scenario.new_tokens, temperature=0.0, ignore_eos=True, detokenize=False)
         if scenario.warm_first:
             llm.generate(prompts[:1], sampling, use_tqdm=False)
-        lengths, loops, result = Lengths(), None, {}
+        loops, result = None, {}
         if mode == "ascend":
             from ascend_sim import counters
 
@@ -157,6 +156,9 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
             }
         metrics = {m.name: int(getattr(m, "value", 0) or 0) for m in llm.get_metrics() if m.name in METRICS}
         return {**result, "metrics": metrics, "tokens": [list(output.outputs[0].token_ids) for output in outputs]}
+    except Exception as error:
+        error.add_note(f"{lengths.drift_rows} rows drifted before. {lengths.first}")
+        raise
     finally:
         undo()
         undo_alone()
@@ -204,6 +206,19 @@ def try_unverified() -> None:
         from mrv2_metadata.adapters import install
 
         install._unverified = lambda pair: None
+
+
+def _below_the_simulator() -> None:
+    """Let the hook on the output stand around the simulator's own check, which lazy copies put there."""
+    from mrv2_metadata.adapters import contracts, install
+
+    hooks_of = install.hooks_of
+
+    def around(*args: Any) -> list[Any]:
+        place = f"{contracts.OUTPUT}.get_output"
+        return [replace(hook, ast_sha256=()) if hook.target == place else hook for hook in hooks_of(*args)]
+
+    install.hooks_of = around
 
 
 def drop(llm: Any) -> None:
@@ -325,6 +340,8 @@ def prepare(mode: str) -> str:
 
         load()  # as the entry point does; a second call changes nothing
         try_unverified()
+        if os.environ.get("ASCEND_SIM_LAZY_COPIES") == "1":
+            _below_the_simulator()
     return mode
 
 

@@ -11,8 +11,7 @@ def plant(name: str | None) -> Any:
     if name is None:
         return lambda: None
     from mrv2_metadata import seq_lens
-    from mrv2_metadata.adapters import state, verify
-    from vllm.v1.worker.gpu.async_utils import AsyncOutput
+    from mrv2_metadata.adapters import hooks, state, verify
 
     runner_state, verifier = state.RunnerState, verify.Verifier
     places: dict[str, tuple[Any, str, Any]] = {
@@ -20,7 +19,7 @@ def plant(name: str | None) -> Any:
         "no length wait": (runner_state, "await_copy", lambda self, runner: None),
         "no order behind the main stream": (state, "after_main", lambda stream, main: None),
         "no order behind the main stream, snapshot": (verify, "after_main", lambda stream, main: None),
-        "no output wait": (AsyncOutput, "get_output", _unwaited(AsyncOutput)),
+        "no output wait": (hooks.Metadata, "output_get", _unwaited(hooks.Metadata)),
         "snapshot read before the output's wait": (verifier, "sent", _checked_at_once),
         "snapshot read before its event": (verifier, "poll", _polled_without_asking),
         # What must be written, and where from.
@@ -72,13 +71,13 @@ def _all_but_one(computed: Any, device: Any, rows: Any) -> int:
     return len(rows) - 1
 
 
-def _unwaited(output_class: Any) -> Any:
-    """`get_output` with its event gone: what upstream would do without its wait."""
-    original = output_class.get_output
+def _unwaited(shared_class: Any) -> Any:
+    """The output's own wait gone: what upstream would do without it, and what a snapshot then is."""
+    original = shared_class.output_get
 
-    def planted(self: Any) -> Any:
-        self.copy_event = SimpleNamespace(synchronize=lambda: None)
-        return original(self)
+    def planted(self: Any, call: Any, output: Any) -> Any:
+        output.copy_event = SimpleNamespace(synchronize=lambda: None)
+        return original(self, call, output)
 
     return planted
 
