@@ -1,0 +1,247 @@
+"""The layer-wise study: simulate every cell, run the decisive ones on real threads, join, judge, write the packet.
+
+`simulate` and `join` need the packages only; the real threads need a pair's environment (`nox -s layerwise-study` does
+all of it). Results lie in out/layerwise-study/, the packet in docs/layerwise/. What was made stays and is not made
+again: delete a file to have it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import layerwise_packet
+from layerwise_cells import POLICIES, Cell, real_runs, simulated
+from layerwise_sched.checker import check_run
+from layerwise_sched.hol import find
+from layerwise_sched.policy import make_policy
+from layerwise_sched.simulation import buffers_in_use, generate, simulate, workload_of
+from layerwise_sched.stages import check, totals
+from layerwise_sched.summary import depths, quantile
+from layerwise_sched.timeline_file import read
+from layerwise_sched.verdict import Repeat, Verdict, judge
+
+REPEATS = 5
+REAL_STEPS = 8
+SKIPPED = 1  # the first step of a real-thread run warms up
+WAITS = ("queue", "save_cpu", "save_npu", "gate_condition", "gate_npu", "slot_release")
+
+
+def cell_row(cell: Cell, repeats: int) -> dict[str, Any]:
+    """One simulated cell under every policy, over `repeats` seeds."""
+    row: dict[str, Any] = {
+        "name": cell.name, "path": cell.path, "reuse": cell.reuse, "prefetch": cell.prefetch, "layout": cell.layout,
+        "batch": cell.batch, "regime": cell.regime, "default": cell.default, "policies": {},
+    }  # fmt: skip
+    arms: dict[str, list[Repeat]] = {}
+    for policy in POLICIES:
+        seen = [simulate(generate(cell.spec, seed), make_policy(policy)) for seed in range(repeats)]
+        waits: dict[str, list[int]] = {name: [] for name in (*WAITS, "hol")}
+        arms[policy], events, passes, faults, lasted = [], 0, 0, 0, 0
+        for result in seen:
+            run = result.run()
+            found = find(run)
+            wrong = len(check(run)) + len(check_run(run)) + len(run.tasks) - len(run.complete)
+            times = sorted(result.step_ns)
+            peak = depths(run)
+            arms[policy].append(
+                Repeat(quantile(times, 0.5) / 1e6, quantile(times, 0.99) / 1e6, len(found.events),
+                       peak["in_flight_max"], wrong)
+            )  # fmt: skip
+            for name, values in totals(run).items():
+                if name.value in waits:
+                    waits[name.value] += values
+            waits["hol"] += [event.duration_ns for event in found.events]
+            events += len(found.events)
+            passes += result.counts.reordered
+            faults += wrong + result.counts.faults
+            lasted += sum(event.duration_ns for event in found.events)
+        row["policies"][policy] = {
+            "median_ms": statistics.median(repeat.median_ms for repeat in arms[policy]),
+            "p99_ms": max(repeat.p99_ms for repeat in arms[policy]),
+            "hol_events": events, "hol_ms": lasted / 1e6, "passes": passes, "faults": faults,
+            "in_flight": max(repeat.in_flight for repeat in arms[policy]),
+            "waits_us": {name: tails(values) for name, values in waits.items()},
+        }  # fmt: skip
+    plan = generate(cell.spec).plan
+    row |= {"slots": buffers_in_use(plan), "depth": plan.prefetch_layers}
+    row["verdicts"] = {policy: verdict_row(judge(arms["fifo"], arms[policy])) for policy in POLICIES[1:]}
+    return row
+
+
+def tails(values: list[int]) -> list[float]:
+    """p50, p95 and p99 of nanoseconds, in microseconds."""
+    ordered = sorted(values)
+    return [quantile(ordered, q) / 1e3 for q in (0.5, 0.95, 0.99)]
+
+
+def verdict_row(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON."""
+    return {
+        "answer": verdict.answer.value, "reasons": list(verdict.reasons), "gain_pct": round(verdict.gain_pct, 3),
+        "least_gain_pct": round(verdict.least_gain_pct, 3), "noise_pct": round(verdict.noise_pct, 3),
+        "tail_pct": round(verdict.tail_pct, 3),
+    }  # fmt: skip
+
+
+def real_rows(folder: Path) -> list[dict[str, Any]]:
+    """One row a schedule and policy, from the rig's results: repeats, verdict, and the simulator on the same steps."""
+    results: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if "schedule" in result:
+            results.setdefault((result["schedule"], result["policy"]), []).append(result)
+    rows = [real_row(schedule, policy, found) for (schedule, policy), found in sorted(results.items())]
+    fifo = {row["schedule"]: row for row in rows if row["policy"] == "fifo"}
+    for row in rows:
+        base = fifo.get(row["schedule"])
+        if row["policy"] != "fifo" and base is not None and len(base["repeats"]) == len(row["repeats"]):
+            arms = [[Repeat(**repeat) for repeat in arm["repeats"]] for arm in (base, row)]
+            row["verdict"] = verdict_row(judge(*arms))
+    return rows
+
+
+def real_row(schedule: str, policy: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The repeats of one schedule under one policy."""
+    repeats, replays, waits = [], [], {name: [] for name in (*WAITS, "hol")}
+    for result in results:
+        times = sorted(result["step_ms"][SKIPPED:])
+        faults = result["data_errors"] + result["open_leases"] + result["unfinished"]
+        faults += len(result.get("stage_problems", [])) + int(bool(result.get("raised")))
+        run = read(Path(result["timeline"])).run()
+        repeats.append(
+            {"median_ms": statistics.median(times), "p99_ms": times[-1], "hol": result["hol"],
+             "in_flight": depths(run)["in_flight_max"], "faults": faults}
+        )  # fmt: skip
+        for name, values in totals(run).items():
+            if name.value in waits:
+                waits[name.value] += values
+        waits["hol"] += [event.duration_ns for event in find(run).events]
+        replays.append(replay(run, policy))
+    return {
+        "schedule": schedule, "policy": policy, "repeats": repeats, "impossible": results[0].get("impossible"),
+        "median_ms": statistics.median(repeat["median_ms"] for repeat in repeats),
+        "p99_ms": max(repeat["p99_ms"] for repeat in repeats),
+        "hol_events": sum(repeat["hol"] for repeat in repeats),
+        "hol_pairs": sorted({pair for result in results for pair in result["hol_pairs"]}),
+        "passes": sum(result["counts"]["reordered"] for result in results),
+        "in_flight": max(repeat["in_flight"] for repeat in repeats),
+        "data_errors": sum(result["data_errors"] for result in results),
+        "open_leases": sum(result["open_leases"] for result in results),
+        "unfinished": sum(result["unfinished"] for result in results),
+        "waits_us": {name: tails(values) for name, values in waits.items()},
+        "timeline": results[0]["timeline"],
+        "replay": {
+            "steps": sum(found["steps"] for found in replays),
+            "same_order": sum(found["same_order"] for found in replays),
+            "median_off_pct": statistics.median(found["off_pct"] for found in replays),
+        },
+    }  # fmt: skip
+
+
+def replay(run: Any, policy: str) -> dict[str, Any]:
+    """The recorded steps in the simulator under the same policy: steps, those of the same order, medians apart by."""
+    replayed = workload_of(run)
+    simulated_run = simulate(replayed.workload, make_policy(policy))
+    orders: dict[int, list[int]] = {}
+    for task in simulated_run.run().served:
+        orders.setdefault(task.task.step, []).append(task.task.layer)
+    recorded: dict[int, list[int]] = {}
+    for task in run.served:
+        recorded.setdefault(task.task.step, []).append(task.task.layer)
+    whole = list(recorded.values())[-len(orders) :]
+    real = statistics.median(step.end - step.begin for step in run.steps[-len(orders) :])
+    return {
+        "steps": len(orders),
+        "same_order": sum(a == b for a, b in zip(whole, orders.values(), strict=True)),
+        "off_pct": 100 * (statistics.median(simulated_run.step_ns) - real) / real,
+    }
+
+
+def summary(cells: list[dict[str, Any]], real: list[dict[str, Any]], engine: list[dict[str, Any]]) -> dict[str, Any]:
+    """The summary file: figures as the issue names them, verdicts as rows."""
+    with_events = [cell for cell in cells if cell["policies"]["fifo"]["hol_events"]]
+    gains = [cell["verdicts"]["ready"]["gain_pct"] for cell in with_events]
+    faults = sum(arm["faults"] for cell in cells for arm in cell["policies"].values())
+    figures = {
+        "cells": len(cells),
+        "hol_cells": len(with_events),
+        "real_thread_cells": len({row["schedule"] for row in real}),
+        "data_errors": sum(row["data_errors"] for row in real),
+        "open_leases": sum(row["open_leases"] for row in real),
+        "unfinished_tasks": sum(row["unfinished"] for row in real),
+        "simulated_faults": faults,
+        "gain_ready_median_pct": round(statistics.median(gains), 3) if gains else 0.0,
+    }
+    rows: list[dict[str, Any]] = layerwise_packet.verdicts(cells, real)
+    clean = not (faults or figures["data_errors"] or figures["open_leases"] or figures["unfinished_tasks"])
+    return {
+        "name": "layerwise-study", "version": 1, "pair": os.environ.get("KIT_PAIR"), "seed": 0,
+        "host": {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()},
+        "figures": figures, "rows": rows, "engine": engine,
+        "passed": clean and len(cells) >= 100 and figures["real_thread_cells"] >= 10,
+    }  # fmt: skip
+
+
+def write(path: Path, value: object) -> None:
+    """JSON, complete or absent."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def simulate_cells(out: Path, repeats: int, at_most: int | None) -> None:
+    """Every cell that has no result yet, or the first `at_most` of them."""
+    from rich.progress import track
+
+    wanted = []
+    for number, cell in enumerate(simulated()):
+        path = out / "cells" / f"{number:03d}.json"
+        if not path.exists() or json.loads(path.read_text(encoding="utf-8"))["name"] != cell.name:
+            wanted.append((path, cell))
+    for path, cell in track(wanted[:at_most], description="simulating cells", transient=True):
+        write(path, cell_row(cell, repeats))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(prog="layerwise_study", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=("simulate", "job", "join"))
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--packet", type=Path, help="join: folder of the packet to write")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="independent repeats, at least 3 for a verdict")
+    parser.add_argument("--at-most", type=int, help="simulate: cells in this call; the next one goes on")
+    options = parser.parse_args(argv)
+    if options.command == "simulate":
+        simulate_cells(options.out, options.repeats, options.at_most)
+        return 0
+    if options.command == "job":
+        runs = [
+            run
+            for run in real_runs(options.repeats, REAL_STEPS)
+            if not (options.out / f"real/{run['name']}.json").exists()
+        ]
+        write(options.out / "job.json", {"folder": str((options.out / "real").resolve()), "runs": runs})
+        (options.out / "real").mkdir(exist_ok=True)
+        print(len(runs))
+        return 0
+    cells = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((options.out / "cells").glob("*.json"))]
+    real = real_rows(options.out / "real")
+    engine = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((options.out / "engine").glob("*.json"))]
+    found = summary(cells, real, engine)
+    write(options.out / "summary.json", found)
+    if options.packet is not None:
+        layerwise_packet.write_packet(options.packet, cells, real, engine, found)
+    print(json.dumps(found["figures"]))
+    return 0 if found["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
