@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -106,6 +107,49 @@ def hash_target(
     for name, value in found.items():
         if value is not None:
             print(f"{name}: {value}")
+
+
+@app.command("doctor")
+def run_doctor(
+    core: Annotated[str, typer.Option(help="Core: a source tree, a wheel, or an installed distribution.")] = "",
+    plugin: Annotated[str, typer.Option(help="Plugin: the same. Both default to what is installed.")] = "",
+    core_version: Annotated[str | None, typer.Option(help="The core's release, where its tree tells none.")] = None,
+    plugin_version: Annotated[str | None, typer.Option(help="The plugin's release, where its tree tells none.")] = None,
+    since: Annotated[
+        list[str] | None, typer.Option(help="An older core; give several to learn since when each finding is there.")
+    ] = None,
+    confidence: Annotated[str, typer.Option(help="Least confidence shown: high, medium or low.")] = "medium",
+    suppressions: Annotated[Path | None, typer.Option(help="TOML file of [[suppress]] id, reason, expires.")] = None,
+    hooks: Annotated[
+        list[str] | None, typer.Option(help="Folder of a package with hooks; default: those installed.")
+    ] = None,
+    explain: Annotated[str, typer.Option(help="Explain a rule (VPD201) or one finding (VPD201-1a2b3c4d).")] = "",
+    output: Annotated[str, typer.Option("--format", help="table, json or sarif.")] = "table",
+    as_json: Json = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the cache.")] = False,
+) -> None:
+    """What of a plugin a core breaks, read off both source trees; exit status 1 with errors, 2 for bad input."""
+    from vllm_pairs.doctor.command import Request, run
+    from vllm_pairs.doctor.findings import DoctorError
+
+    request = Request(
+        core=core,
+        plugin=plugin,
+        core_version=core_version,
+        plugin_version=plugin_version,
+        confidence=confidence,
+        since=tuple(since or ()),
+        suppressions=suppressions,
+        hooks=tuple(hooks or ()),
+        explain=explain,
+        output="json" if as_json else output,
+        use_cache=not no_cache,
+    )
+    try:
+        status = run(request)
+    except DoctorError as error:
+        _stop(error)
+    raise typer.Exit(status)
 
 
 def main() -> None:

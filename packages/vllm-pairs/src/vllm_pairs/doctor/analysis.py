@@ -37,8 +37,10 @@ class Draft:
     core_has: str = ""
     harmless: bool = False  # handled or never run: a note whatever its confidence
     function: Ref | None = None  # what fails, where it is not where the node stands
+    self_type: Ref | None = None  # and for which class of self
     conditional: bool = False
-    exception: str | None = None
+    soft: bool = False  # stands on an annotation of the plugin's, which nothing holds to
+    injectable: tuple[tuple[str, str], ...] = ()  # places where the plugin itself may have put what is missing
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Analysis:
         self.walker = Walker(self.inference)
         self.drafts: list[Draft] = []
         self.edges: list[Edge] = []
+        self.imports: dict[str, list[str]] = {}  # plugin module: plugin modules that its import always imports
+        self.replaced: dict[Ref, list[Value]] = {}  # a core definition: what the plugin puts in its place
         self.injected: set[tuple[str, str]] = set()  # (module or class, name) that the plugin puts into the core
         self.stand_ins: set[str] = set()  # modules that the plugin puts into sys.modules
 
@@ -86,29 +90,32 @@ class Analysis:
         node = self.world.node(ref) if ref is not None and ref.qualname else None
         return getattr(node, "lineno", None)
 
-    def findings(self, severity: Callable[[Draft], Severity]) -> list[Finding]:
-        """The drafts as findings, each once."""
+    def findings(self, severity: Callable[[Draft], tuple[Severity, bool]]) -> list[Finding]:
+        """The drafts as findings, each once; `severity` also says whether the place is reached on every such path."""
         made: dict[tuple[str, int, str], Finding] = {}
         for draft in self.drafts:
-            finding = self._finding(draft, severity(draft))
+            finding = self._finding(draft, *severity(draft))
             made.setdefault((finding.id, finding.line, finding.core_file or ""), finding)
         return sorted(made.values(), key=lambda finding: finding.order)
 
-    def _finding(self, draft: Draft, severity: Severity) -> Finding:
+    def _finding(self, draft: Draft, severity: Severity, always: bool) -> Finding:
         rule = BY_KIND[draft.kind]
         statement = draft.node if isinstance(draft.node, ast.stmt) else draft.place.statement
         line, end_line = _span(draft.node, statement)
-        level: Level = "note" if draft.harmless else level_of(severity, draft.confidence)
-        if draft.kind == "replacement-target" and level == "error":
-            level = "warning"
+        confidence: Confidence = draft.confidence
+        if any(place in self.injected for place in draft.injectable) or draft.symbol in self.stand_ins:
+            confidence = "low"
+        elif draft.soft and confidence == "high":
+            confidence = "low" if severity == "rare-path" else "medium"
+        level: Level = "note" if draft.harmless else level_of(severity, confidence, always)
         function = draft.place.function
         return Finding(
             rule=rule.id,
             kind=draft.kind,
-            exception=rule.exception if draft.exception is None else draft.exception,
+            exception=rule.exception,
             severity=severity,
             level=level,
-            confidence=draft.confidence,
+            confidence=confidence,
             symbol=draft.symbol,
             name=draft.name,
             file=self.world.path(draft.place.module) or draft.place.module,

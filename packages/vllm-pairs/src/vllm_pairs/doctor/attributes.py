@@ -31,7 +31,7 @@ def check_attributes(analysis: Analysis, node: ast.AST, place: Place) -> None:
 
 
 def _of_module(analysis: Analysis, module: str, node: ast.Attribute, place: Place) -> None:
-    if analysis.world.member(module, node.attr) is not MISSING or f"{module}.{node.attr}" in analysis.stand_ins:
+    if analysis.world.member(module, node.attr) is not MISSING:
         return
     outline = analysis.world.outlines.get(module)
     close = difflib.get_close_matches(node.attr, list(outline.names) if outline else [], n=1, cutoff=0.7)
@@ -43,7 +43,7 @@ def _of_module(analysis: Analysis, module: str, node: ast.Attribute, place: Plac
             node=node,
             place=place,
             message=f"module {module} of this core has no attribute {node.attr!r}",
-            confidence="low" if (module, node.attr) in analysis.injected else "high",
+            injectable=((module, node.attr),),
             core=Ref(module),
             core_line=outline.names[close[0]].line if outline and close else 1,
             core_has=f"{module} has no {node.attr}" + (f"; it has {close[0]}" if close else ""),
@@ -60,7 +60,7 @@ def _of_class(analysis: Analysis, base: Value, node: ast.Attribute, place: Place
         return
     if base.sort == "super":
         rest = classes.mro(ref)
-        if classes.owner(ref, node.attr, after=base.ref) or not rest.complete or rest.external:
+        if node.attr.startswith("__") or classes.owner(ref, node.attr, after=base.ref) or not rest.complete or rest.external:
             return
     elif classes.has(ref, node.attr, instance=base.sort == "instance") is not False:
         return
@@ -85,18 +85,26 @@ def _of_class(analysis: Analysis, base: Value, node: ast.Attribute, place: Place
             place=place,
             message=f"{shown} has no attribute {node.attr!r} in this core",
             confidence=confidence,
+            injectable=tuple((str(one), node.attr) for one in classes.mro(ref).refs),
             core=at,
             core_has=f"{at.qualname} has no {node.attr}" + (f"; it has {close[0]}" if close else ""),
             harmless=place.catches("AttributeError"),
+            soft=_by_annotation(node.value, place),
         )
     )
+
+
+def _by_annotation(node: ast.expr, place: Place) -> bool:
+    """Whether all that is known of an object is what a parameter of the plugin's own function is annotated with."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    bound = place.scope.find(node.id) if isinstance(node, ast.Name) else None
+    return bound is not None and any(source.kind == "annotation" for source in bound[1])
 
 
 def _confidence(analysis: Analysis, base: Value, ref: Ref, node: ast.Attribute) -> Confidence | None:
     """How sure it is that the class found is the object's; None: not sure at all."""
     classes = analysis.classes
-    if any((str(one), node.attr) in analysis.injected for one in classes.mro(ref).refs):
-        return None
     if base.sort in ("class", "super"):
         return "high"
     if classes.elsewhere(ref, node.attr):

@@ -40,9 +40,9 @@ def doctor_sha256() -> str:
     return total.hexdigest()
 
 
-def path_of(folder: Path, *trees: Tree) -> Path:
-    """The file of one cell."""
-    key = hashlib.sha256("\0".join((doctor_sha256(), *(tree.sha256 for tree in trees))).encode())
+def path_of(folder: Path, *trees: Tree, also: str = "") -> Path:
+    """The file of one cell; `also` is what else it depends on."""
+    key = hashlib.sha256("\0".join((doctor_sha256(), also, *(tree.sha256 for tree in trees))).encode())
     return folder / f"{key.hexdigest()}.json"
 
 

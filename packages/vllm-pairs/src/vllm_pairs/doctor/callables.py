@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vllm_pairs.doctor.classes import decorator_name
 from vllm_pairs.doctor.signatures import Signature, signature_of
 from vllm_pairs.doctor.world import Ref, Value
+from vllm_pairs.doctor.nodes import walk
 
 if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
@@ -94,6 +95,6 @@ class Callables:
                 and inner.args.vararg is not None
                 and inner.args.kwarg is not None
                 and not inner.args.args
-                for inner in ast.walk(node)
+                for inner in walk(node)
             )
         return self._transparent[found.ref]

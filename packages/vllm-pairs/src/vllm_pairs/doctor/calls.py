@@ -70,8 +70,6 @@ class CallRule:
         owner = value.owner if value.sort == "def" else None
         if owner is not None and value.bound and not self._certain(owner, value.ref.qualname.rpartition(".")[2], node):
             confidence = "low"
-        if self._injected(value.ref):
-            confidence = "low"
         constructed = value.sort in ("class", "type")
         symbol = str(found.defined_by) if not constructed else _constructor(found.defined_by)
         self.analysis.add(
@@ -83,6 +81,7 @@ class CallRule:
                 place=place,
                 message=f"{symbol.partition(':')[2]} {wrong.text} in this core",
                 confidence=confidence,
+                injectable=(_place(value.ref), _place(found.defined_by)),
                 core=self._core_side(value, found),
                 core_has=found.signature.text(),
                 harmless=place.catches("TypeError"),
@@ -107,10 +106,11 @@ class CallRule:
                 return False
         return True
 
-    def _injected(self, ref: Ref) -> bool:
-        """Whether the plugin puts something else in this place."""
-        outer, _, name = ref.qualname.rpartition(".")
-        return (str(Ref(ref.module, outer)) if outer else ref.module, name) in self.analysis.injected
+
+def _place(ref: Ref) -> tuple[str, str]:
+    """Where a definition lies, as the plugin's assignments into the core name it."""
+    outer, _, name = ref.qualname.rpartition(".")
+    return (str(Ref(ref.module, outer)) if outer else ref.module, name)
 
 
 def _constructor(ref: Ref) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import gc
 import time
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,10 @@ from vllm_pairs.doctor.analysis import Analysis
 from vllm_pairs.doctor.callables import Callables
 from vllm_pairs.doctor.calls import CallRule
 from vllm_pairs.doctor.findings import Finding, Report
+from vllm_pairs.doctor.hooks import check_hooks
 from vllm_pairs.doctor.outline import Outline, outlines
 from vllm_pairs.doctor.overrides import OverrideRule
-from vllm_pairs.doctor.replacements import ReplacementRule, collect
+from vllm_pairs.doctor.replacements import Replacement, ReplacementRule, collect
 from vllm_pairs.doctor.rules import BY_KIND
 from vllm_pairs.doctor.severity import Severities
 from vllm_pairs.doctor.sites import Sites
@@ -22,13 +23,13 @@ from vllm_pairs.doctor.world import World
 from vllm_pairs.pairs import CORE_DISTRIBUTIONS, PLUGIN_DISTRIBUTION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from vllm_pairs.doctor.hooks import HookSource
     from vllm_pairs.doctor.sources import Tree
 
 CORE, PLUGIN = "vllm", "vllm_ascend"
-Progress = "Callable[[str, int, int], None]"  # what is done, how much of it, of how much
 
 
 def _silent(what: str, done: int, of: int) -> None:
@@ -71,9 +72,19 @@ class Workbench:
             self._outlines[key] = outlines(tree, core_version, self.processes, step)
         return self._outlines[key]
 
-    def run(self, core: Tree, plugin: Tree) -> Report:
-        """All findings of one cell."""
+    def run(self, core: Tree, plugin: Tree, hooks: Sequence[HookSource] = ()) -> Report:
+        """All findings of one cell; `hooks` are targets to look for."""
         start = time.perf_counter()
+        collecting = gc.isenabled()
+        gc.disable()  # hundreds of megabytes of syntax trees, without cycles worth a search
+        try:
+            findings = self._findings(core, plugin, hooks)
+        finally:
+            if collecting:
+                gc.enable()
+        return Report(core.info, plugin.info, tuple(findings), seconds=time.perf_counter() - start)
+
+    def _findings(self, core: Tree, plugin: Tree, hooks: Sequence[HookSource]) -> list[Finding]:
         world = World(
             core.version,
             (core, self.outlines_of(core, core.version)),
@@ -82,13 +93,13 @@ class Workbench:
         analysis = Analysis(world, CORE, PLUGIN)
         self._rules(analysis)
         findings = [*_unreadable(world, core, plugin), *analysis.findings(Severities(analysis).of)]
-        findings.sort(key=lambda finding: finding.order)
-        return Report(core.info, plugin.info, tuple(findings), seconds=time.perf_counter() - start)
+        findings += check_hooks(analysis, hooks)
+        return sorted(findings, key=lambda finding: finding.order)
 
     def _rules(self, analysis: Analysis) -> None:
         callables, sites = Callables(analysis), Sites(analysis)
         calls, overrides = CallRule(analysis, callables), OverrideRule(analysis, callables, sites)
-        replaced = collect(analysis)
+        replaced: list[Replacement] = []
         modules = analysis.plugin_modules()
         for number, module in enumerate(modules, 1):
             for node, place in analysis.walker.module(module):
@@ -96,6 +107,7 @@ class Workbench:
                 attributes.check_attributes(analysis, node, place)
                 calls.check(node, place)
                 overrides.check(node, place)
+                collect(analysis, node, place, replaced)
             self.progress("checking the plugin", number, len(modules))
         rule = ReplacementRule(analysis, callables, sites)
         for one in replaced:
@@ -131,6 +143,3 @@ def _unreadable(world: World, *trees: Tree) -> list[Finding]:
         )
         for file, line, reason, tree in problems
     ]
-
-
-__all__ = ["CORE", "PLUGIN", "Workbench", "ast"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from functools import cache
+from typing import NamedTuple
 
 _ASKED = frozenset(
     "abc argparse ast builtins collections collections.abc concurrent.futures contextlib contextvars dataclasses enum "
@@ -37,11 +38,15 @@ _KNOWN = {
     "torch.nn.modules.module.Module": _MODULE,
     "pydantic.BaseModel": _MODEL,
     "pydantic.main.BaseModel": _MODEL,
+    "typing.NamedTuple": frozenset(dir(NamedTuple("_Example", [("field", int)]))),
     "typing_extensions.Protocol": frozenset[str](),
     "typing_extensions.TypedDict": frozenset(dir(dict)),
 }
-# Any attribute may be asked of an nn.Module: parameters, buffers and submodules answer through its __getattr__.
-DYNAMIC = frozenset({"torch.nn.Module", "torch.nn.modules.module.Module"})
+# Any attribute may be asked of an nn.Module: parameters, buffers and submodules answer through its __getattr__. An
+# object that meets a Protocol has attributes of its own.
+DYNAMIC = frozenset(
+    {"torch.nn.Module", "torch.nn.modules.module.Module", "typing.Protocol", "typing_extensions.Protocol"}
+)
 
 
 @cache

@@ -145,8 +145,8 @@ def report_from_dict(value: dict[str, Any]) -> Report:
     )
 
 
-def level_of(severity: Severity, confidence: Confidence) -> Level:
-    """An error stops every start or the first step; on a rare path it is a warning; a guess is a note."""
+def level_of(severity: Severity, confidence: Confidence, always: bool) -> Level:
+    """An error stops every start or every first step (`always`); what only some runs meet is a warning, a guess a note."""
     if confidence == "low":
         return "note"
-    return "warning" if severity == "rare-path" or confidence == "medium" else "error"
+    return "error" if always and severity != "rare-path" and confidence == "high" else "warning"

@@ -20,9 +20,10 @@ from vllm_pairs.doctor.outline import parse
 from vllm_pairs.doctor.rules import BY_KIND
 from vllm_pairs.doctor.signatures import signature_of
 from vllm_pairs.doctor.world import Ref, Value
+from vllm_pairs.doctor.nodes import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from vllm_pairs.doctor.analysis import Analysis
 
@@ -90,13 +91,13 @@ def _in_module(tree: ast.Module, file: str) -> Iterator[HookSource]:
         value = part.value if isinstance(part, ast.Assign | ast.AnnAssign) else None
         if isinstance(target, ast.Name) and (text := _text(value, texts)) is not None:
             texts[target.id] = text
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.FunctionDef):
             arguments = node.args.args[len(node.args.args) - len(node.args.defaults) :]
             for argument, default in zip(arguments, node.args.defaults, strict=True):
                 if (text := _text(default, texts)) is not None:
                     texts.setdefault(argument.arg, text)
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 text = _text(key, texts)
@@ -122,11 +123,11 @@ def _text(node: ast.expr | None, texts: dict[str, str]) -> str | None:
 
 
 def _hashes(node: ast.expr | None) -> tuple[str, ...]:
-    constants = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)] if node is not None else []
+    constants = [part.value for part in walk(node) if isinstance(part, ast.Constant)] if node is not None else []
     return tuple(text for text in constants if isinstance(text, str) and _SHA256.fullmatch(text))
 
 
-def check_hooks(analysis: Analysis, sources: list[HookSource]) -> list[Finding]:
+def check_hooks(analysis: Analysis, sources: Iterable[HookSource]) -> list[Finding]:
     """The hooks that this core and plugin would refuse."""
     return [finding for source in sources if (finding := _check(analysis, source)) is not None]
 
@@ -165,7 +166,7 @@ def _plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """The signature with defaults as the source has them, as `contract.signature_text` prints it for plain defaults."""
     copy = ast.parse(ast.unparse(ast.FunctionDef(node.name, node.args, [ast.Pass()], [], lineno=1))).body[0]
     assert isinstance(copy, ast.FunctionDef)
-    for argument in ast.walk(copy.args):
+    for argument in walk(copy.args):
         if isinstance(argument, ast.arg):
             argument.annotation = None
     return f"({ast.unparse(copy.args)})" if signature_of(node).params else "()"
@@ -180,7 +181,7 @@ def _unpruned(analysis: Analysis, ref: Ref) -> ast.FunctionDef | ast.AsyncFuncti
     node: ast.AST = parse(source, ref.module)
     for step in ref.qualname.split("."):
         kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        inner = [part for part in ast.walk(node) if isinstance(part, kinds) and part.name == step and part is not node]
+        inner = [part for part in walk(node) if isinstance(part, kinds) and part.name == step and part is not node]
         if not inner:
             return None
         node = inner[0]

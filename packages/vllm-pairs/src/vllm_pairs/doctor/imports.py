@@ -22,11 +22,16 @@ def check_imports(analysis: Analysis, node: ast.AST, place: Place) -> None:
     """Look at one node: an import statement, or a call that imports by a text."""
     if isinstance(node, ast.Import):
         for alias in node.names:
+            if place.function is None and not place.conditional and not place.typing:
+                analysis.imports.setdefault(place.module, []).append(alias.name)
             if _of_core(analysis, alias.name):
                 _module(analysis, alias.name, node, place)
     elif isinstance(node, ast.ImportFrom):
         tree = analysis.world.roots[analysis.plugin]
         module = absolute(place.module, tree.is_package(place.module), node)
+        if place.function is None and not place.conditional and not place.typing:
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+            analysis.imports.setdefault(place.module, []).extend(names)
         if _of_core(analysis, module) and _module(analysis, module, node, place):
             for alias in node.names:
                 if alias.name != "*":
@@ -46,8 +51,8 @@ def _of_core(analysis: Analysis, module: str) -> bool:
 
 def _module(analysis: Analysis, module: str, node: ast.AST, place: Place) -> bool:
     """Whether the module is there; a finding where it is not."""
-    if analysis.world.has_module(module) or module in analysis.stand_ins:
-        return bool(analysis.world.has_module(module))
+    if analysis.world.has_module(module):
+        return True
     nearest = analysis.world.nearest(module)
     missing = module[: module.find(".", len(nearest) + 1)] if "." in module[len(nearest) + 1 :] else module
     near = f"; nearest package {nearest}" if nearest else ""
@@ -85,7 +90,7 @@ def _name(analysis: Analysis, module: str, alias: ast.alias, node: ast.ImportFro
             node=node,
             place=place,
             message=f"{module} of this core has no {alias.name!r}",
-            confidence="low" if (module, alias.name) in analysis.injected else "high",
+            injectable=((module, alias.name),),
             core=Ref(module),
             core_line=outline.names[close[0]].line if outline and close else 1,
             core_has=has,

@@ -13,6 +13,7 @@ from vllm_pairs.doctor.annotations import Annotations
 from vllm_pairs.doctor.conditions import last_name
 from vllm_pairs.doctor.scopes import Scope, Source, function_scope, module_scope
 from vllm_pairs.doctor.world import MISSING, UNKNOWN, Found, Ref, Value
+from vllm_pairs.doctor.nodes import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -123,8 +124,11 @@ class Inference:
         where, sources = bound
         if name in scope.checked or name in where.checked:
             return UNKNOWN
-        annotated = [source for source in sources if source.kind == "annotation"]
-        return self.join([self._source(source, where) for source in annotated or sources])
+        if name not in where.known:
+            where.known[name] = UNKNOWN  # asked for again while it is found out
+            annotated = [source for source in sources if source.kind == "annotation"]
+            where.known[name] = self.join(self._source(source, where) for source in annotated or sources)
+        return where.known[name]
 
     def _global(self, module: str, name: str) -> Found:
         found = self.world.member(module, name)
@@ -244,8 +248,17 @@ class Inference:
                 scope = self.scope(setter.module, method, setter, ref)
                 value = self._source(source, scope)
                 if source.kind == "annotation":
-                    return value or UNKNOWN
+                    found = [value]
+                    break
                 found.append(value)
+            else:
+                continue
+            break
+        for lower in self.classes.subclasses(ref):  # an object of this class may be one of these
+            outline = self.classes.outline(lower)
+            if outline is not None and name in outline.instance:
+                for method, source in self._assignments(lower).get(name, ()):
+                    found.append(self._source(source, self.scope(lower.module, method, lower, lower)))
         if owner is not None:
             from_class = self._class_value(ref, name, owner)
             if from_class is not UNKNOWN or not found:
@@ -286,7 +299,10 @@ class Inference:
             method = scope.method_scope()
             if method is None or method.owner is None or method.self_type is None or len(node.args) not in (0, 2):
                 return UNKNOWN
-            return Value("super", method.owner, owner=method.self_type, bound=int(not method.own_class))
+            after = self.value(node.args[0], scope) if node.args else Value("class", method.owner)
+            if not isinstance(after, Value) or after.sort != "class":
+                return UNKNOWN
+            return Value("super", after.ref, owner=method.self_type, bound=int(not method.own_class))
         if called == "cast" and len(node.args) == 2:
             return self.annotations.read(node.args[0], scope.module, scope, scope.self_type)
         if len(node.args) != 1:
@@ -317,7 +333,7 @@ class Inference:
 
 def _self_assignments(method: FunctionNode, own: str) -> list[tuple[str, Source]]:
     found: list[tuple[str, Source]] = []
-    for node in ast.walk(method):
+    for node in walk(method):
         targets: list[tuple[ast.expr, Source]] = []
         if isinstance(node, ast.Assign):
             for target in node.targets:

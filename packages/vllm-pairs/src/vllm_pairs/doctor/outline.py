@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from vllm_pairs.doctor.conditions import Conditions, is_type_checking, prune
+from vllm_pairs.doctor.nodes import walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,7 +94,7 @@ def outline(module: str, is_package: bool, tree: ast.Module) -> Outline:
     made = Outline(module)
     _read_block(made, is_package, tree.body, made.names)
     calls, stores = set(), set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call):
             function = node.func
             if isinstance(function, ast.Subscript):  # kernel[grid](...)
@@ -175,7 +176,7 @@ def _stored(node: ast.stmt) -> Iterator[str]:
     elif isinstance(node, ast.With | ast.AsyncWith):
         heads = [item.optional_vars for item in node.items if item.optional_vars is not None]
     for head in heads:
-        for part in ast.walk(head):
+        for part in walk(head):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 yield part.id
 
@@ -228,7 +229,7 @@ def _self_stores(function: ast.FunctionDef | ast.AsyncFunctionDef, found: set[st
     if not arguments:
         return
     own = arguments[0].arg
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             if isinstance(node.value, ast.Name) and node.value.id == own:
                 found.add(node.attr)
@@ -247,15 +248,15 @@ def _lazy_names(tree: ast.Module) -> frozenset[str] | None:
     """The names a module's `__getattr__` knows: keys of the module's dicts and texts it compares with; None: any."""
     tables = {
         target.id: part.value
-        for part in ast.walk(tree)
+        for part in walk(tree)
         if isinstance(part, ast.Assign | ast.AnnAssign) and isinstance(part.value, ast.Dict)
         for target in (part.targets if isinstance(part, ast.Assign) else [part.target])
         if isinstance(target, ast.Name)
     }
-    hook = next(part for part in ast.walk(tree) if isinstance(part, _DEFS) and part.name == "__getattr__")
+    hook = next(part for part in walk(tree) if isinstance(part, _DEFS) and part.name == "__getattr__")
     names: set[str] = set()
     found = False
-    for part in ast.walk(hook):
+    for part in walk(hook):
         if isinstance(part, ast.Name) and part.id in tables:
             found = True
             for key in tables[part.id].keys:

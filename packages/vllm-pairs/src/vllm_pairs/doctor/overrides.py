@@ -6,12 +6,13 @@ import ast
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.analysis import Draft
+from vllm_pairs.doctor.findings import CONFIDENCES
 from vllm_pairs.doctor.signatures import misfit, narrower, shape_of
-from vllm_pairs.doctor.sites import MOST_MODULES
+from vllm_pairs.doctor.sites import MOST_MODULES, still_runs
 from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from vllm_pairs.doctor.analysis import Analysis
     from vllm_pairs.doctor.callables import Callables
@@ -162,6 +163,7 @@ class OverrideRule:
                 core_line=called.node.lineno if called else None,
                 core_has=f"{core.qualname}{base.text()}",
                 function=called.place.function if called else Ref(ref.module, f"{ref.qualname}.{node.name}"),
+                self_type=ref if found and found[2] == "high" else None,
                 conditional=called.place.conditional if called else False,
             )
         )
@@ -171,23 +173,26 @@ class OverrideRule:
     ) -> tuple[Site, Misfit, Confidence] | None:
         """A call of the core that its own method takes and the override refuses; the surest one."""
         best: tuple[Site, Misfit, Confidence] | None = None
-        for site in self._sites(ref, name):
-            shape = shape_of(site.node)
-            wrong = misfit(override, shape)
-            if wrong is None or misfit(base, shape) is not None:
-                continue
+
+        def refused(call: ast.Call) -> bool:
+            shape = shape_of(call)
+            return misfit(override, shape) is not None and misfit(base, shape) is None
+
+        for site in self._sites(ref, name, refused):
+            wrong = misfit(override, shape_of(site.node))
+            assert wrong is not None
             confidence = self._reaches(site, ref, owner)
-            if confidence == "high":
-                return site, wrong, confidence
-            if confidence is not None and best is None:
+            if confidence is not None and (best is None or CONFIDENCES.index(confidence) < CONFIDENCES.index(best[2])):
                 best = (site, wrong, confidence)
+            if confidence == "high":
+                break
         return best
 
-    def _sites(self, ref: Ref, name: str) -> Iterator[Site]:
+    def _sites(self, ref: Ref, name: str, wanted: Callable[[ast.Call], bool]) -> Iterator[Site]:
         near = {one.module for one in self.classes.mro(ref).refs if self.analysis.is_core(one)}
         calling = self.sites.modules(name)
         for module in calling if len(calling) <= MOST_MODULES else [one for one in calling if one in near]:
-            yield from self.sites.of(name, module)
+            yield from self.sites.of(name, module, wanted)
 
     def _reaches(self, site: Site, ref: Ref, owner: Ref) -> Confidence | None:
         """How surely a call site's object can be of the plugin's class."""
@@ -197,25 +202,17 @@ class OverrideRule:
         if receiver.ref not in self.classes.mro(ref).refs:
             return None
         own = site.place.scope.method_scope()
-        if own is not None and own.owner is not None and own.self_type == receiver.ref and _is_own(site, own.own_name):
-            return "high" if self._runs(ref, site) else None
-        return "medium"
-
-    def _runs(self, ref: Ref, site: Site) -> bool:
-        """Whether a core method still runs for the plugin's class: not overridden, or called by its override."""
-        function = site.place.function
-        if function is None:
-            return False
-        outer, _, method = function.qualname.partition(".<locals>")[0].rpartition(".")
-        defined = Ref(function.module, outer)
-        found = self.classes.owner(ref, method)
-        if found is None or found == defined or self.analysis.is_core(found):
-            return found == defined
-        node = self.analysis.world.node(Ref(found.module, f"{found.qualname}.{method}"))
-        return node is not None and any(
-            isinstance(part, ast.Attribute) and part.attr == method and isinstance(part.ctx, ast.Load)
-            for part in ast.walk(node)
-        )
+        if own is None or own.owner is None:
+            return "medium"
+        if own.self_type == receiver.ref and _is_own(site, own.own_name):
+            return "high" if still_runs(self.analysis, ref, site) else None
+        derived = [one for one in self.classes.subclasses(own.owner) if self.analysis.is_plugin(one)]
+        if derived:
+            return "medium" if any(still_runs(self.analysis, one, site) for one in derived) else None
+        # The core's class may be one that the plugin replaces with a class of its own beside it.
+        bases = [one for one in self.classes.mro(own.owner).refs[1:] if self.analysis.is_core(one)]
+        beside = any(self.analysis.is_plugin(one) for base in bases for one in self.classes.subclasses(base))
+        return "low" if beside else "medium"
 
 
 def _is_own(site: Site, own: str) -> bool:

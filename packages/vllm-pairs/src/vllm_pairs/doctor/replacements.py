@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.analysis import Draft
 from vllm_pairs.doctor.conditions import last_name
+from vllm_pairs.doctor.findings import CONFIDENCES
 from vllm_pairs.doctor.signatures import misfit, narrower, shape_of
-from vllm_pairs.doctor.sites import MOST_MODULES
+from vllm_pairs.doctor.sites import MOST_MODULES, still_runs
 from vllm_pairs.doctor.world import MISSING, Ref, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable as Callable_
     from collections.abc import Iterator
 
     from vllm_pairs.doctor.analysis import Analysis
@@ -38,21 +40,17 @@ class Replacement:
         return str(self.owner.ref), self.name
 
 
-def collect(analysis: Analysis) -> list[Replacement]:
-    """Every assignment of the plugin into the core; also fills `Analysis.injected` and `stand_ins`."""
-    found: list[Replacement] = []
-    for module in analysis.plugin_modules():
-        for node, place in analysis.walker.module(module):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    _target(analysis, target, node.value, node, place, found)
-            elif isinstance(node, ast.Call) and last_name(node.func) == "setattr" and len(node.args) == 3:
-                owner, name, value = node.args
-                if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                    _into(analysis, owner, name.value, value, node, place, found)
-    for one in found:
-        analysis.injected.add(one.key)
-    return found
+def collect(analysis: Analysis, node: ast.AST, place: Place, found: list[Replacement]) -> None:
+    """Look at one node: an assignment into the core; also fills `Analysis.injected` and `stand_ins`."""
+    before = len(found)
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            _target(analysis, target, node.value, node, place, found)
+    elif isinstance(node, ast.Call) and last_name(node.func) == "setattr" and len(node.args) == 3:
+        owner, name, value = node.args
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            _into(analysis, owner, name.value, value, node, place, found)
+    analysis.injected.update(one.key for one in found[before:])
 
 
 def _target(
@@ -103,6 +101,7 @@ class ReplacementRule:
         value = self.analysis.inference.value(_unwrapped(one.value), one.place.scope)
         if not isinstance(original, Value) or not isinstance(value, Value) or value.ref == original.ref:
             return
+        self.analysis.replaced.setdefault(original.ref, []).append(value)
         before, after = self.callables.of(original), self.callables.of(value)
         if before is None or after is None:
             return
@@ -113,12 +112,14 @@ class ReplacementRule:
             return
         called: Site | None = None
         confidence: Confidence = "low"
-        for site, sure in self._sites(one, original):
-            shape = shape_of(site.node)
-            refused = misfit(after.signature, shape)
-            if refused is not None and misfit(before.signature, shape) is None:
-                called, wrong, confidence = site, refused, sure
-                break
+        old, new = before.signature, after.signature
+
+        def refused(call: ast.Call) -> bool:
+            return misfit(new, shape_of(call)) is not None and misfit(old, shape_of(call)) is None
+
+        for site, sure in self._sites(one, refused):
+            if called is None or CONFIDENCES.index(sure) < CONFIDENCES.index(confidence):
+                called, wrong, confidence = site, misfit(new, shape_of(site.node)) or wrong, sure
         label = f"{one.owner.ref.qualname or one.owner.ref.module}.{one.name}"
         symbol = f"{value.ref}" if value.sort == "def" else f"{value.ref}.__init__"
         self.analysis.add(
@@ -143,8 +144,6 @@ class ReplacementRule:
         tree = self.analysis.world.ast(value.ref.module)
         if tree is None or not self.analysis.is_plugin(value):
             return place
-        from dataclasses import replace
-
         return replace(place, module=value.ref.module)
 
     def _gone(self, one: Replacement) -> None:
@@ -173,26 +172,40 @@ class ReplacementRule:
         wrapper = last_name(one.value.func) if isinstance(one.value, ast.Call) else ""
         return _with_bound(found, 0 if wrapper == "staticmethod" or value.sort != "def" else 1)
 
-    def _sites(self, one: Replacement, original: Value) -> Iterator[tuple[Site, Confidence]]:
-        """The core's calls that reach the replacement, the surest first."""
+    def _sites(
+        self, one: Replacement, wanted: Callable_[[ast.Call], bool]
+    ) -> Iterator[tuple[Site, Confidence]]:
+        """The core's calls that reach the replacement, and how surely they are made."""
         modules = self.sites.modules(one.name)
         if one.owner.sort == "module":
             own = one.owner.ref.module
-            for module in [own, *(module for module in modules if module != own)]:
-                for site in self.sites.of(one.name, module) if module in modules else ():
+            for module in modules:
+                for site in self.sites.of(one.name, module, wanted):
                     if self._late_bound(site, own, one.name):
-                        yield site, "high"
+                        yield site, self._sure(site)
             return
         near = one.owner.ref.module
+        owner = self.analysis.classes.owner(one.owner.ref, one.name)
         for module in modules if len(modules) <= MOST_MODULES else [m for m in modules if m == near]:
-            for site in self.sites.of(one.name, module):
+            for site in self.sites.of(one.name, module, wanted):
                 receiver = self.sites.receiver(site)
                 if receiver is None or receiver.sort not in ("instance", "class", "type"):
                     continue
-                if self.analysis.classes.owner(receiver.ref, one.name) == self.analysis.classes.owner(
-                    one.owner.ref, one.name
-                ):
-                    yield site, "high"
+                if self.analysis.classes.owner(receiver.ref, one.name) == owner:
+                    yield site, self._sure(site)
+
+    def _sure(self, site: Site) -> Confidence:
+        """Whether the core's calling method still runs: the plugin may have a class of its own in its place."""
+        method = site.place.scope.method_scope()
+        if method is None or method.owner is None or site.place.function is None:
+            return "high"
+        classes = self.analysis.classes
+        below = [one for one in classes.subclasses(method.owner) if self.analysis.is_plugin(one)]
+        if below:
+            return "high" if any(still_runs(self.analysis, one, site) for one in below) else "low"
+        bases = [one for one in classes.mro(method.owner).refs[1:] if self.analysis.is_core(one)]
+        beside = any(self.analysis.is_plugin(one) for base in bases for one in classes.subclasses(base))
+        return "low" if beside else "high"
 
     def _late_bound(self, site: Site, module: str, name: str) -> bool:
         """Whether a call looks the name up in the module that was written to, when it is made."""
@@ -210,8 +223,6 @@ class ReplacementRule:
 
 
 def _with_bound(found: Callable, bound: int) -> Callable:
-    from dataclasses import replace
-
     return replace(found, signature=replace(found.signature, bound=bound))
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from vllm_pairs.doctor.conditions import last_name
 from vllm_pairs.doctor.outline import absolute
+from vllm_pairs.doctor.nodes import children
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vllm_pairs.doctor.world import FunctionNode, Ref
+    from vllm_pairs.doctor.world import Found, FunctionNode, Ref
 
 SourceKind = Literal["expr", "annotation", "each", "enter", "part", "def", "class", "import", "unknown"]
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -47,6 +48,7 @@ class Scope:
     checked: set[str] = field(default_factory=set)
     own_name: str = ""  # the name of the first parameter of a method
     own_class: bool = False  # it is the class itself
+    known: dict[str, Found] = field(default_factory=dict)  # what names were found to be
 
     def find(self, name: str) -> tuple[Scope, list[Source]] | None:
         """Where a name is bound, from the inside out; None: at module level or not at all."""
@@ -110,7 +112,7 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
     while stack:
         one = stack.pop()
         yield one
-        stack += [child for child in ast.iter_child_nodes(one) if not isinstance(child, _NESTED)]
+        stack += [child for child in children(one) if not isinstance(child, _NESTED)]
 
 
 def _note_tests(scope: Scope, node: ast.AST) -> None:
@@ -140,7 +142,7 @@ def _bind(scope: Scope, is_package: bool, top: ast.AST) -> None:
             outer.update(node.names)
         _note_tests(scope, node)
         _bind_one(scope, is_package, node)
-        stack += ast.iter_child_nodes(node)
+        stack += children(node)
     for name in outer:
         scope.names[name] = [Source("unknown")]
 

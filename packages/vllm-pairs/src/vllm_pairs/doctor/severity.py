@@ -1,79 +1,144 @@
 """When a finding bites: at import, at start-up, at the first step, or on a rare path.
 
-What runs when is read off the call graph. Import: a module's own code and what it always calls. Start-up and first
-step: what the engine's entry points of a worker, runner or scheduler always reach. Anything behind a condition that
-is not decided here, or that is not reached so, is a rare path.
+Read off the call graph of both trees, from the methods that the engine calls on a worker, runner, platform or
+scheduler. A call behind a condition that is not decided here may or may not be made, so there are two answers: when
+it can bite at the earliest, and whether every run of that phase meets it. Only the second makes an error.
 """
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
-from vllm_pairs.doctor.world import Ref
+from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from vllm_pairs.doctor.analysis import Analysis, Draft
     from vllm_pairs.doctor.findings import Severity
 
-# Methods that the engine calls on a worker, runner or platform before it serves, and in a step.
-START_UP = frozenset(
+# Methods that the engine calls before it serves, and in a step.
+START_UP = (
     "__init__ init_device load_model get_kv_cache_spec determine_available_memory initialize_from_config "
-    "initialize_kv_cache compile_or_warm_up_model warming_up_model profile_run capture_model "
-    "check_and_update_config pre_register_and_update".split()
-)
-STEP = frozenset("execute_model sample_tokens schedule update_from_output".split())
+    "initialize_kv_cache compile_or_warm_up_model warming_up_model profile_run check_and_update_config "
+    "pre_register_and_update"
+).split()
+STEP = "execute_model sample_tokens schedule update_from_output".split()
 _DRIVEN = ("GPUModelRunner", "WorkerBase", "Platform", "Scheduler")
+Call = tuple[Ref, "Ref | None"]  # a function, and the class that self is of
 
 
 class Severities:
-    """Reads the call graph once, then answers for each draft."""
+    """Follows the calls once, then answers for each draft."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        calls: dict[Ref | str, set[Ref]] = {}
+        self.classes = analysis.classes
+        self._nested = {one.ref: one.node for put in analysis.replaced.values() for one in put if one.node is not None}
+        self._callees: dict[Call, list[tuple[Call, bool]]] = {}
+        self._by_module: dict[str, list[tuple[Call, bool]]] = {}
         for edge in analysis.edges:
-            if edge.always:
-                calls.setdefault(edge.caller or edge.module, set()).add(edge.callee)
-        self._calls = calls
-        self.imported = self._reach(module for module in analysis.plugin_modules())
-        self.starting = self._reach(self._roots(START_UP))
-        self.stepping = self._reach(self._roots(STEP))
+            if edge.caller is None:
+                self._by_module.setdefault(edge.module, []).append(((edge.callee, None), edge.always))
+        self.driven = [
+            Ref(module, qualname)
+            for module in analysis.plugin_modules()
+            for qualname in analysis.world.outlines[module].classes
+            if self._is_driven(Ref(module, qualname))
+        ]
+        self.loaded = self._loaded()
+        imported = [call for module in self.loaded for call, always in self._by_module.get(module, ()) if always]
+        self.imported = self._reach(imported, always=True)
+        self.starting, self.may_start = self._phase(START_UP)
+        self.stepping, self.may_step = self._phase(STEP)
 
-    def _reach(self, roots: Iterable[Ref | str]) -> set[Ref | str]:
-        seen: set[Ref | str] = set()
+    def _is_driven(self, ref: Ref) -> bool:
+        bases = self.classes.mro(ref).refs
+        return any(base.qualname in _DRIVEN and self.analysis.is_core(base) for base in bases)
+
+    def _phase(self, names: list[str]) -> tuple[set[Ref], set[Ref]]:
+        roots = [
+            (Ref(owner.module, f"{owner.qualname}.{name}"), one)
+            for one in self.driven
+            for name in names
+            if (owner := self.classes.owner(one, name)) is not None
+        ]
+        return self._reach(roots, always=True), self._reach(roots, always=False)
+
+    def _reach(self, roots: Iterable[Call], *, always: bool) -> set[Ref]:
+        seen: set[Call] = set()
         stack = list(roots)
         while stack:
             one = stack.pop()
             if one in seen:
                 continue
             seen.add(one)
-            stack.extend(self._calls.get(one, ()))
+            stack += [callee for callee, sure in self._calls(one) if sure or not always]
+        return {function for function, _ in seen}
+
+    def _calls(self, call: Call) -> list[tuple[Call, bool]]:
+        """What a function calls, for a class of self. Of the core only the classes that the plugin derives from."""
+        if call not in self._callees:
+            function, own = call
+            follow = self.analysis.is_plugin(function) or (own is not None and self.analysis.is_plugin(own))
+            self._callees[call] = list(self._read(function, own)) if follow else []
+        return self._callees[call]
+
+    def _read(self, function: Ref, own: Ref | None) -> Iterator[tuple[Call, bool]]:
+        node = self.analysis.world.node(function) or self._nested.get(function)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return
+        outer = Ref(function.module, function.qualname.rpartition(".")[0])
+        owner = outer if self.classes.outline(outer) is not None else None
+        for part, place in self.analysis.walker.function(function, node, owner, own):
+            if not isinstance(part, ast.Call) or place.function != function:
+                continue
+            value = self.analysis.inference.value(part.func, place.scope)
+            for one in (value, *self.analysis.replaced.get(value.ref, ())) if isinstance(value, Value) else ():
+                if (callee := self._callee(one)) is not None:
+                    yield callee, not (place.conditional or place.handled)
+
+    def _callee(self, value: Value) -> Call | None:
+        if value.sort in ("class", "type"):
+            owner = self.classes.owner(value.ref, "__init__")
+            return (Ref(owner.module, f"{owner.qualname}.__init__"), value.ref) if owner is not None else None
+        if value.sort != "def":
+            return None
+        return value.ref, value.owner if value.bound else None
+
+    def _loaded(self) -> set[str]:
+        """The plugin's modules that every start imports: from its package, its platform and what that names."""
+        world, plugin = self.analysis.world, self.analysis.plugin
+        stack = [plugin, *(one.module for one in self.driven if one.qualname.endswith("Platform"))]
+        for module in list(stack):
+            tree = world.ast(module)
+            texts = {part.value for part in ast.walk(tree) if isinstance(part, ast.Constant)} if tree else set()
+            stack += [
+                text.rpartition(".")[0] for text in texts if isinstance(text, str) and text.startswith(f"{plugin}.")
+            ]
+        seen: set[str] = set()
+        while stack:
+            module = stack.pop()
+            if module in seen or module not in world.roots[plugin].files:
+                continue
+            seen.add(module)
+            stack += self.analysis.imports.get(module, ())
+            stack.append(module.rpartition(".")[0])
         return seen
 
-    def _roots(self, names: frozenset[str]) -> list[Ref | str]:
-        """The entry points, in the classes of the plugin that the engine drives."""
-        classes = self.analysis.classes
-        found: list[Ref | str] = []
-        for module in self.analysis.plugin_modules():
-            for qualname, outline in self.analysis.world.outlines[module].classes.items():
-                bases = classes.mro(Ref(module, qualname)).refs
-                if any(base.qualname in _DRIVEN and self.analysis.is_core(base) for base in bases):
-                    found += [Ref(module, f"{qualname}.{name}") for name in names if name in outline.members]
-        return found
-
-    def of(self, draft: Draft) -> Severity:
-        """When a draft's fault bites."""
-        if draft.kind == "dataclass-order":
-            return "import-time" if draft.place.function is None and not draft.place.conditional else "rare-path"
-        function = draft.function or draft.place.function
-        if draft.place.conditional and draft.function is None or draft.conditional:
-            return "rare-path"
-        if function is None:
-            return "import-time"
+    def of(self, draft: Draft) -> tuple[Severity, bool]:
+        """When a draft's fault bites, and whether every run of that phase meets it."""
+        place, function = draft.place, draft.function or draft.place.function
+        conditional = draft.conditional if draft.function is not None else place.conditional
+        if function is None or draft.kind == "dataclass-order":
+            if conditional:
+                return "rare-path", False
+            return "import-time", place.module in self.loaded and place.function is None
         if function in self.imported:
-            return "import-time"
-        if function in self.starting:
-            return "start-up"
-        return "first-step" if function in self.stepping else "rare-path"
+            return ("rare-path" if conditional else "import-time"), not conditional
+        if function in self.may_start:
+            return "start-up", function in self.starting and not conditional
+        if function in self.may_step:
+            return "first-step", function in self.stepping and not conditional
+        return "rare-path", False

@@ -6,10 +6,13 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vllm_pairs.doctor.nodes import walk
 from vllm_pairs.doctor.walk import Place
-from vllm_pairs.doctor.world import Value
+from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vllm_pairs.doctor.analysis import Analysis
 
 MOST_MODULES = 60  # a name that more modules call (forward, get, append ...) is looked for only near its class
@@ -29,7 +32,8 @@ class Sites:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self._by_module: dict[str, dict[str, list[Site]]] = {}
+        self._placed: dict[str, dict[str, list[Site]]] = {}
+        self._calls: dict[str, dict[str, list[ast.Call]]] = {}
         self._calling: dict[str, list[str]] = {}
         for module, outline in sorted(analysis.world.outlines.items()):
             if analysis.core in (module, module.partition(".")[0]):
@@ -40,18 +44,27 @@ class Sites:
         """The core's modules that call something of this name."""
         return self._calling.get(name, [])
 
-    def of(self, name: str, module: str) -> list[Site]:
-        """The calls of a name in one module."""
-        if module not in self._by_module:
+    def of(self, name: str, module: str, wanted: Callable[[ast.Call], bool]) -> list[Site]:
+        """The calls of a name in one module for which `wanted` holds; surroundings are looked at only for those."""
+        if not any(wanted(call) for call in self._named(module).get(name, ())):
+            return []
+        if module not in self._placed:
             found: dict[str, list[Site]] = {}
             for node, place in self.analysis.walker.module(module):
-                if isinstance(node, ast.Call) and not place.typing:
-                    function = node.func.value if isinstance(node.func, ast.Subscript) else node.func
-                    last = getattr(function, "attr", None) or getattr(function, "id", None)
-                    if last is not None:
-                        found.setdefault(last, []).append(Site(module, node, place))
-            self._by_module[module] = found
-        return self._by_module[module].get(name, [])
+                if isinstance(node, ast.Call) and not place.typing and (last := called_name(node)):
+                    found.setdefault(last, []).append(Site(module, node, place))
+            self._placed[module] = found
+        return [site for site in self._placed[module].get(name, []) if wanted(site.node)]
+
+    def _named(self, module: str) -> dict[str, list[ast.Call]]:
+        if module not in self._calls:
+            found: dict[str, list[ast.Call]] = {}
+            tree = self.analysis.world.ast(module)
+            for node in walk(tree) if tree is not None else ():
+                if node.__class__ is ast.Call and (last := called_name(node)):  # type: ignore[arg-type]
+                    found.setdefault(last, []).append(node)  # type: ignore[arg-type]
+            self._calls[module] = found
+        return self._calls[module]
 
     def receiver(self, site: Site) -> Value | None:
         """What a method is called on at a site, None where it is not known (or nothing: a bare name)."""
@@ -59,3 +72,27 @@ class Sites:
             return None
         found = self.analysis.inference.value(site.node.func.value, site.place.scope)
         return found if isinstance(found, Value) else None
+
+
+def still_runs(analysis: Analysis, ref: Ref, site: Site) -> bool:
+    """Whether the core method that a site stands in runs for a class of the plugin: inherited, or called by its own."""
+    function = site.place.function
+    if function is None:
+        return False
+    outer, _, method = function.qualname.partition(".<locals>")[0].rpartition(".")
+    found = analysis.classes.owner(ref, method)
+    if found is None or analysis.is_core(found):
+        return found == Ref(function.module, outer)
+    node = analysis.world.node(Ref(found.module, f"{found.qualname}.{method}"))
+    return node is not None and any(
+        isinstance(part, ast.Attribute) and part.attr == method and isinstance(part.ctx, ast.Load)
+        for part in walk(node)
+    )
+
+
+def called_name(call: ast.Call) -> str:
+    """The last name of what is called, also behind a kernel's grid; "" for none."""
+    function = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""

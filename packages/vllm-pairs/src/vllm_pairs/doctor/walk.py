@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 from vllm_pairs.doctor.conditions import is_type_checking, last_name, leaves
 from vllm_pairs.doctor.scopes import Scope, Source, module_scope
 from vllm_pairs.doctor.world import Ref, Value
+from vllm_pairs.doctor.nodes import children, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vllm_pairs.doctor.infer import Inference
+    from vllm_pairs.doctor.world import FunctionNode
 
 _DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _ALL = ("Exception", "BaseException")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Place:
     """Where a node stands.
 
@@ -36,6 +38,12 @@ class Place:
     conditional: bool = False
     handled: frozenset[str] = frozenset()
     typing: bool = False
+
+    def at(self, statement: ast.stmt) -> Place:
+        """The same surroundings, another statement."""
+        return Place(
+            self.module, self.scope, statement, self.function, self.conditional, self.handled, self.typing
+        )
 
     def catches(self, exception: str) -> bool:
         """Whether an exception of this name would be caught here."""
@@ -55,14 +63,19 @@ class Walker:
         if tree is not None and tree.body:
             yield from self._block(tree.body, Place(module, module_scope(module, tree), tree.body[0]), None)
 
+    def function(
+        self, function: Ref, node: FunctionNode, owner: Ref | None, own: Ref | None
+    ) -> Iterator[tuple[ast.AST, Place]]:
+        """Everything in one function's body, for a class of self."""
+        scope = self.inference.scope(function.module, node, owner, own or owner)
+        yield from self._block(node.body, Place(function.module, scope, node, function), None)
+
     def _block(self, body: list[ast.stmt], place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
         for statement in body:
-            here = replace(place, statement=statement)
+            here = place.at(statement)
             yield from self._statement(statement, here, owner)
             if isinstance(statement, ast.If) and (leaves(statement.body) or leaves(statement.orelse)):
                 place = replace(place, conditional=True)
-            elif isinstance(statement, ast.Assert):
-                yield from ()
 
     def _statement(self, node: ast.stmt, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
         if isinstance(node, _DEFS):
@@ -96,7 +109,7 @@ class Walker:
                 yield from self._block(case.body, replace(place, conditional=True), owner)
         else:
             yield node, place
-            for part in ast.iter_child_nodes(node):
+            for part in children(node):
                 yield from self._expression(part, place)
 
     def _function(
@@ -139,7 +152,7 @@ class Walker:
             name, wanted = part.args
             if isinstance(name, ast.Name) and isinstance(wanted, ast.Name | ast.Attribute):
                 if narrowed is None:
-                    narrowed = replace(scope, names=dict(scope.names), checked=set(scope.checked))
+                    narrowed = replace(scope, names=dict(scope.names), checked=set(scope.checked), known={})
                 narrowed.names[name.id] = [Source("annotation", wanted)]
                 narrowed.checked.discard(name.id)
         return narrowed or scope
@@ -196,14 +209,14 @@ class Walker:
                 yield from self._expression(part, inner)
             return
         yield node, place
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             yield from self._expression(child, place)
 
     def _comprehension(self, node: ast.expr, place: Place) -> Iterator[tuple[ast.AST, Place]]:
         assert isinstance(node, _COMPREHENSIONS)
         scope = Scope(place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked)
         for part in node.generators:
-            for target in ast.walk(part.target):
+            for target in walk(part.target):
                 if isinstance(target, ast.Name):
                     each = target is part.target
                     scope.names[target.id] = [Source("each", part.iter) if each else Source("unknown")]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from vllm_pairs.doctor.conditions import Conditions
 from vllm_pairs.doctor.outline import Outline, parse, prune_if
+from vllm_pairs.doctor.nodes import children
 
 if TYPE_CHECKING:
     from vllm_pairs.doctor.sources import Tree
@@ -208,7 +209,7 @@ _MODULE_NAMES = frozenset("__name__ __file__ __path__ __doc__ __dict__ __all__ _
 
 
 def _collect(node: ast.AST, prefix: str, nodes: dict[str, ast.AST]) -> None:
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         if isinstance(child, _DEFS):
             name = f"{prefix}{child.name}"
             marks = [ast.unparse(decorator) for decorator in child.decorator_list]
