@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -148,9 +150,14 @@ def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
         prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
         sampling = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, detokenize=False)
         for number in (1, 2):
+            began = time.perf_counter()
             outputs = llm.generate(prompts, sampling, use_tqdm=False)
+            result[f"seconds_{number}"] = time.perf_counter() - began
+            latencies = [getattr(output.metrics, "first_token_latency", None) for output in outputs]
+            result[f"first_token_s_{number}"] = [value for value in latencies if value]  # with log stats on only
             result[f"tokens_{number}"] = [list(output.outputs[0].token_ids) for output in outputs]
             result[f"transfers_{number}"] = dict(pool.count)
+        result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # of the process until here
         if order is not None:
             result |= look(order, pool)
         return result
