@@ -149,12 +149,14 @@ def _local_lines(plan: PlanFacts, slots: list[int], mirror: Mirror, layout: Layo
     record = mirror.current
     assert record is not None
     optional = set()
+    spread = any(group.shards > 1 for group in layout.groups)  # then prompts too short for all pieces are not cut
     for at, slot in enumerate(record.slots.tolist()):
         tokens = int(mirror.scheduled[slot])
         decode = bool(mirror.high[slot] >= mirror.known[slot] - record.sampled[at] - 1) and tokens > 0
-        if decode and layout.pcp_decode == "sharded":
+        if decode and layout.pcp_decode != "replicated":
             optional.add(slot)
-        pieces[slot] = rules.pcp_segments(tokens, layout.pcp_size, layout.pcp_rank, decode)
+        whole = decode or (spread and rules.pcp_too_short(tokens, layout.pcp_size))
+        pieces[slot] = rules.pcp_segments(tokens, layout.pcp_size, layout.pcp_rank, whole)
     starts, counts, seen = [], [], dict.fromkeys(pieces, 0)
     for row, slot in enumerate(slots):
         if empty:

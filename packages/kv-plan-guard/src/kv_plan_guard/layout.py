@@ -154,7 +154,7 @@ class Layout:
         Tokens; None where not known. Draft positions at or beyond it must be -1 in the slot mapping.
     pcp_size, pcp_rank, pcp_decode
         Prefill context parallel: the *rows* of one step are split over ranks (the KV may be replicated). Decodes are
-        `replicated` on every rank, or `sharded`, each on one rank.
+        `replicated` on every rank, or `sharded`, each on one rank; `any`: either is lawful.
     steps_in_flight
         Steps that may be dispatched and not settled when the scheduler makes another one: 0 under synchronous
         scheduling, 1 under asynchronous, pipeline stages - 1 (or more) with pipeline parallel. Used where a
@@ -174,7 +174,7 @@ class Layout:
     max_model_len: int | None = None
     pcp_size: int = 1
     pcp_rank: int = 0
-    pcp_decode: Literal["replicated", "sharded"] = "replicated"
+    pcp_decode: Literal["any", "replicated", "sharded"] = "any"
     steps_in_flight: int = 0
     num_speculative_tokens: int = 0
     tokens_per_write: int = 1
@@ -194,8 +194,8 @@ class Layout:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise LayoutError(f"Layout.{name} must be a whole number >= {low}, got {value!r}")
-        if self.pcp_decode not in ("replicated", "sharded"):
-            raise LayoutError(f"Layout.pcp_decode must be replicated or sharded, got {self.pcp_decode!r}")
+        if self.pcp_decode not in ("any", "replicated", "sharded"):
+            raise LayoutError(f"Layout.pcp_decode must be any, replicated or sharded, got {self.pcp_decode!r}")
         if self.pcp_rank >= self.pcp_size:
             raise LayoutError(f"Layout.pcp_rank must be below pcp_size {self.pcp_size}, got {self.pcp_rank!r}")
 

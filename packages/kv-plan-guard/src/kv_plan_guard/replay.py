@@ -87,7 +87,7 @@ def run(document: dict[str, Any]) -> Replayed:
     except ReplayError:
         raise
     except GuardError as error:
-        raise ReplayError(f"the replay file contradicts itself: {error}") from None
+        raise ReplayError(f"the replay file contradicts itself: {str(error)[:200]}") from None
     except _STUMBLES as error:
         raise ReplayError(f"the replay file is damaged ({type(error).__name__}: {str(error)[:120]})") from None
 

@@ -93,3 +93,8 @@ def pcp_segments(num_tokens: int, size: int, rank: int, replicated: bool) -> lis
         if length > 0:
             found.append((which * piece, length))
     return found
+
+
+def pcp_too_short(num_tokens: int, size: int) -> bool:
+    """Whether a prompt's tokens leave one of the `2 * size` pieces empty."""
+    return (2 * size - 1) * -(-num_tokens // (2 * size)) >= num_tokens
