@@ -139,6 +139,12 @@ def evidence(session: nox.Session) -> None:
     tool(session, "evidence.py", *session.posargs)
 
 
+@nox.session(python=False, name="layerwise-study")
+def layerwise_study(session: nox.Session) -> None:
+    """Layer-wise loads: simulated cells, real threads, verdicts, packet: `-- [--pair ID] [--npu ...]`."""
+    engines.layerwise_study(session)
+
+
 @nox.session(python=False, name="lock-pairs")
 def lock_pairs(session: nox.Session) -> None:
     """Write the locked requirements file of each pair into pairs/."""

@@ -223,6 +223,31 @@ def run_light(session: nox.Session, script: Path, *arguments: str) -> None:
     session.run(*light_command("python", str(script)), *arguments, env=own, external=True)
 
 
+def layerwise_study(session: nox.Session) -> None:
+    """Simulate the cells, run the decisive ones on real threads and in the engine, join and judge; goes on if stopped.
+
+    On an Ascend host, with `--npu`: the host's own packages serve a model instead; see `tools/layerwise_npu.py`.
+    """
+    script = str(ROOT / "tools" / "layerwise_study.py")
+    if "--npu" in session.posargs:
+        rest = [word for word in session.posargs if word != "--npu"]
+        npu_script = str(ROOT / "tools" / "layerwise_npu.py")
+        session.run(host_python(), npu_script, *rest, external=True)
+        return
+    pairs, rest = split_pairs(session)
+    out = ROOT / "out" / "layerwise-study"
+    env = {"UV_PROJECT_ENVIRONMENT": str(ROOT / ".nox" / "light"), "KIT_PAIR": pairs[0]}
+    words = ("--out", str(out), *rest)
+    session.run(*light_command("python", script, "simulate", *words), env=env, external=True)
+    session.run(*light_command("python", script, "job", *words), env=env, external=True)
+    python = ensure(session, pairs[0])
+    for name in ("layerwise_run", "layerwise_engine"):
+        runner = str(ROOT / "tests" / f"{name}.py")
+        session.run(python, runner, str(out / f"{name}.json"), env=ENGINE_ENV | {"KIT_PAIR": pairs[0]}, external=True)
+    packet = ROOT / "docs" / "layerwise"
+    session.run(*light_command("python", script, "join", *words, "--packet", str(packet)), env=env, external=True)
+
+
 def light_command(*words: str) -> list[str]:
     """A command in the environment of the packages alone, without an engine."""
     return [envs.find_uv(), "run", "--frozen", "--quiet", "--all-packages", *words]

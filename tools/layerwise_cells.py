@@ -109,3 +109,28 @@ def real_runs(repeats: int, steps: int) -> list[dict[str, Any]]:
                 for policy in turned
             ]
     return runs
+
+
+ENGINE_REUSE = {"layerwise_num_shared_buffers": 3, "layerwise_independent_layers": [0, 5]}
+"""Reuse needs a runner that applies the plan: MRV2 from vllm-ascend 0.30.0rc2 on."""
+ENGINE_BASE = "no connector"
+
+
+def engine_runs() -> list[dict[str, Any]]:
+    """The job of the engine: the whole connector in the real engine, each path, reuse on and off, each policy."""
+    runs: list[dict[str, Any]] = [{"name": ENGINE_BASE}]
+    late = {"1": 0.15}
+    for backend, label, more in (
+        ("memcache", "gva", {}),
+        ("memcache", "gva reuse", {"extra": ENGINE_REUSE}),
+        ("memcache", "gva reuse late save", {"extra": ENGINE_REUSE, "late": late}),
+        ("mooncake", "range", {}),
+        ("yuanrong", "key", {}),
+    ):
+        runs.append({"name": f"{label}, off", "backend": backend, **more})
+        runs += [
+            {"name": f"{label}, {policy}", "backend": backend, "hook": {"policy": policy, "record": True}, **more}
+            for policy in POLICIES[:2]
+        ]
+    # Log stats bring the time of the first token.
+    return [{**run, "engine": {"disable_log_stats": False}} for run in runs]

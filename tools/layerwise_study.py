@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import layerwise_packet
-from layerwise_cells import POLICIES, Cell, real_runs, simulated
+from layerwise_cells import ENGINE_BASE, POLICIES, Cell, engine_runs, real_runs, simulated
 from layerwise_sched.checker import check_run
 from layerwise_sched.hol import find
 from layerwise_sched.policy import make_policy
 from layerwise_sched.simulation import buffers_in_use, generate, simulate, workload_of
 from layerwise_sched.stages import check, totals
-from layerwise_sched.summary import depths, quantile
-from layerwise_sched.timeline_file import read
+from layerwise_sched.summary import depths, quantile, summarise
+from layerwise_sched.timeline_file import find_timelines, read
 from layerwise_sched.verdict import Repeat, Verdict, judge
 
 REPEATS = 5
@@ -164,6 +164,44 @@ def replay(run: Any, policy: str) -> dict[str, Any]:
     }
 
 
+def recorded(folder: Path) -> dict[str, Any]:
+    """What an engine's timeline shows; dashes where none was on."""
+    if not folder.is_dir():
+        return {"tasks": None, "events": None, "event ms": None, "unexplained": None, "step ms": None}
+    found = [summarise(read(path).run()) for path in find_timelines(folder)]
+    return {
+        "tasks": sum(one["tasks"]["count"] for one in found),
+        "events": sum(one["hol"]["events"] for one in found),
+        "event ms": sum(one["hol"]["duration"]["total_ms"] for one in found),
+        "unexplained": sum(one["explained"]["problems"] for one in found),
+        "step ms": found[0]["steps"]["median_ms"],
+    }
+
+
+def engine_rows(folder: Path) -> list[dict[str, Any]]:
+    """One row an engine: tokens against the engine without a connector, leases, tasks, and what its timeline shows."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    base = found.get(ENGINE_BASE)
+    rows = []
+    for name, result in found.items():
+        if name == ENGINE_BASE or base is None or "error" in result:
+            continue
+        rounds = [key for key in base if key.startswith("tokens_")]
+        same = sum(result[key] == base[key] for key in rounds)
+        made = sum(len(tokens) for key in rounds for tokens in result[key])
+        first = [value for key, values in result.items() if key.startswith("first_token_s_") for value in values]
+        seen = recorded(folder / f"{name}.timelines")
+        rows.append(
+            {"engine": name, "tokens equal": f"{same}/{len(rounds)} rounds",
+             "TTFT median ms": statistics.median(first) * 1e3 if first else None,
+             "tokens/s": made / sum(result[key.replace("tokens", "seconds")] for key in rounds),
+             "peak host MB": round(result["peak_mb"]), "open leases": result["open_leases"],
+             "unfinished": result["unfinished"], "passes": result.get("counts", {}).get("reordered"), **seen,
+             "equal": same == len(rounds)}
+        )  # fmt: skip
+    return rows
+
+
 def summary(cells: list[dict[str, Any]], real: list[dict[str, Any]], engine: list[dict[str, Any]]) -> dict[str, Any]:
     """The summary file: figures as the issue names them, verdicts as rows."""
     with_events = [cell for cell in cells if cell["policies"]["fifo"]["hol_events"]]
@@ -174,13 +212,16 @@ def summary(cells: list[dict[str, Any]], real: list[dict[str, Any]], engine: lis
         "hol_cells": len(with_events),
         "real_thread_cells": len({row["schedule"] for row in real}),
         "data_errors": sum(row["data_errors"] for row in real),
-        "open_leases": sum(row["open_leases"] for row in real),
-        "unfinished_tasks": sum(row["unfinished"] for row in real),
+        "open_leases": sum(row["open_leases"] for row in real) + sum(row["open leases"] or 0 for row in engine),
+        "unfinished_tasks": sum(row["unfinished"] for row in real) + sum(row["unfinished"] or 0 for row in engine),
+        "engine_cells": len(engine),
+        "engine_tokens_differ": sum(not row["equal"] for row in engine),
         "simulated_faults": faults,
         "gain_ready_median_pct": round(statistics.median(gains), 3) if gains else 0.0,
     }
     rows: list[dict[str, Any]] = layerwise_packet.verdicts(cells, real)
     clean = not (faults or figures["data_errors"] or figures["open_leases"] or figures["unfinished_tasks"])
+    clean = clean and not figures["engine_tokens_differ"]
     return {
         "name": "layerwise-study", "version": 1, "pair": os.environ.get("KIT_PAIR"), "seed": 0,
         "host": {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()},
@@ -223,18 +264,20 @@ def main(argv: list[str] | None = None) -> int:
         simulate_cells(options.out, options.repeats, options.at_most)
         return 0
     if options.command == "job":
-        runs = [
-            run
-            for run in real_runs(options.repeats, REAL_STEPS)
-            if not (options.out / f"real/{run['name']}.json").exists()
-        ]
-        write(options.out / "job.json", {"folder": str((options.out / "real").resolve()), "runs": runs})
-        (options.out / "real").mkdir(exist_ok=True)
-        print(len(runs))
+        jobs = {
+            "layerwise_run": ("real", real_runs(options.repeats, REAL_STEPS)),
+            "layerwise_engine": ("engine", engine_runs()),
+        }
+        for name, (folder, runs) in jobs.items():
+            target = (options.out / folder).resolve()
+            target.mkdir(parents=True, exist_ok=True)
+            left = [run for run in runs if not (target / f"{run['name']}.json").exists()]
+            write(options.out / f"{name}.json", {"folder": str(target), "runs": left})
+            print(f"{name}: {len(left)} of {len(runs)} runs left")
         return 0
     cells = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((options.out / "cells").glob("*.json"))]
     real = real_rows(options.out / "real")
-    engine = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((options.out / "engine").glob("*.json"))]
+    engine = engine_rows(options.out / "engine")
     found = summary(cells, real, engine)
     write(options.out / "summary.json", found)
     if options.packet is not None:
