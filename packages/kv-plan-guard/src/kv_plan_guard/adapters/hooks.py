@@ -64,7 +64,12 @@ class Hooks:
         config = next((config for ref, config in self._engines if ref() is runner.vllm_config), None)
         if config is None or named.get("is_profiling") or (len(args) > 1 and args[1] is True):
             return result
-        guard = RunnerGuard(runner, config, self.pair, _can_pin(runner.device))
+        self.attach(runner, config)
+        return result
+
+    def attach(self, runner: Any, config: Config) -> RunnerGuard:
+        """Guard a runner from its next step on; it must hold no request."""
+        guard = RunnerGuard(runner, config, self.pair, _can_pin())
         self._hook_model_state(runner.model_state)
         setattr(runner, ATTRIBUTE, guard)
         self._by_model_state[runner.model_state] = guard
@@ -77,7 +82,13 @@ class Hooks:
             config.every,
             ", ".join(f"{group.kind} block {group.block_size}" for group in guard.layout.groups),
         )
-        return result
+        return guard
+
+    def detach(self, runner: Any) -> None:
+        """Guard a runner no longer."""
+        runner.__dict__.pop(ATTRIBUTE, None)
+        self._by_model_state.pop(runner.model_state, None)
+        self.current = None
 
     def _hook_model_state(self, model_state: Any) -> None:
         """The builders' caller is a class that the model chooses, so its hook goes in with the first runner of it."""
@@ -160,7 +171,7 @@ class Hooks:
             guard.finish()
 
 
-def _can_pin(device: Any) -> bool:
+def _can_pin() -> bool:
     from vllm.utils.platform_utils import is_pin_memory_available
 
     return bool(is_pin_memory_available())

@@ -1,8 +1,8 @@
 """The process that plants faults: ``python -m kv_plan_guard.adapters.inject JOB.json``.
 
 The job: ``engine`` (``sim``: the simulated Ascend runner, activated by the environment; ``core``: vLLM's own runner),
-``models`` (architecture to checkpoint), ``folder``, ``cells`` and ``without`` (checks switched off, for mutation). Each
-cell gets an engine of its own in this process and leaves one JSON file.
+``models`` (architecture to checkpoint), ``folder``, ``cells`` and ``without`` (checks switched off, for mutation).
+Cells that ask the same of an engine share one, emptied and guarded anew between them; each cell leaves one JSON file.
 """
 
 from __future__ import annotations
@@ -64,32 +64,21 @@ def group_of(runner: Any, wants: str) -> int | str:
     return window[0] if window else slotted[0]
 
 
-def run_cell(cell: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """One engine, one fault: what was planted and when, what was found, and which steps' tokens were released."""
-    from vllm import LLM, SamplingParams
+class Engine:
+    """One engine for the cells that ask the same of it; after each it is emptied, and guarded anew."""
 
-    fault = FAULTS[cell["kind"]] if cell["kind"] != "control" else None
-    lengths, new_tokens, more = WORKLOADS[fault.workload if fault else cell.get("workload", "mixed")]
-    arguments = {**ENGINE, **more, "model": job["models"][cell["architecture"]]}
-    arguments["async_scheduling"] = cell["schedule"] == "async"
-    if "num_gpu_blocks_override" in more:
-        arguments["num_gpu_blocks_override"] = BLOCKS.get(cell["architecture"], more["num_gpu_blocks_override"])
-    if fault and fault.wants == "drafts":
-        arguments["speculative_config"] = {
-            "method": "eagle",
-            "model": job["models"]["draft"],
-            "num_speculative_tokens": DRAFTS,
-        }
-    llm = LLM(**arguments)
-    try:
-        core = llm.llm_engine.engine_core.engine_core
-        runner = core.model_executor.driver_worker.worker.model_runner
-        guard = runner.__dict__[ATTRIBUTE]
-        gid = group_of(runner, fault.wants if fault else "slots")
-        if isinstance(gid, str):
-            return {"not_applicable": gid}
-        planter = Planter(runner, fault, gid)
-        released = _watch_release(core.scheduler, planter)
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        from vllm import LLM
+
+        self.arguments = arguments
+        self.llm = LLM(**arguments)
+        self.core = self.llm.llm_engine.engine_core.engine_core
+        self.runner = self.core.model_executor.driver_worker.worker.model_runner
+
+    def generate(self, lengths: list[int], new_tokens: list[int]) -> None:
+        """Ask for prompts of these lengths, and so many tokens each; raises what the engine raises."""
+        from vllm import SamplingParams
+
         draw = random.Random(5)
         prompts: list[Any] = [
             {"prompt_token_ids": [draw.randrange(10, 500) for _ in range(length)]} for length in lengths
@@ -100,27 +89,79 @@ def run_cell(cell: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
             )
             for i in range(len(prompts))
         ]
-        error: BaseException | None = None
-        try:
-            llm.generate(prompts, sampling, use_tqdm=False)
-        except BaseException as raised:  # what kind it was is the result
-            error = raised
-        found = _plan_error(error)
-        return {
-            "planted": planter.planted,
-            "steps": planter.step,
-            "group": guard.layout.groups[gid].kind,
-            "error": None if error is None else f"{type(error).__name__}: {error}"[:2000],
-            "caught": found is not None,
-            "step": found.violations[0].step if found else None,
-            "codes": sorted({violation.code.value for violation in found.violations}) if found else [],
-            "released": sorted(released),
-            "violations": dict(guard.guard.stats.violations),
-        }
-    finally:
-        llm.llm_engine.engine_core.shutdown()
-        del llm
+        self.llm.generate(prompts, sampling, use_tqdm=False)
+
+    def empty(self) -> None:
+        """Abort what is left, forget the step that failed, and let two tokens be made without a guard."""
+        from kv_plan_guard.adapters import install
+
+        hooks = install.installed()
+        assert hooks is not None
+        config = self.runner.__dict__[ATTRIBUTE].config
+        hooks.detach(self.runner)
+        engine = self.llm.llm_engine
+        engine.abort_request(list(engine.output_processor.request_states))
+        if getattr(self.core, "batch_queue", None) is not None:
+            self.core.batch_queue.clear()
+        self.runner.execute_model_state = None
+        self.generate([3], [2])
+        hooks.attach(self.runner, config)
+
+    def end(self) -> None:
+        """Take the engine down; the next one of this process starts in seconds."""
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm, self.core, self.runner
         gc.collect()
+
+
+def arguments_of(cell: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """The engine that a cell needs."""
+    fault = FAULTS.get(cell["kind"])
+    _, _, more = WORKLOADS[fault.workload if fault else "mixed"]
+    arguments = {**ENGINE, **more, "model": job["models"][cell["architecture"]]}
+    arguments["async_scheduling"] = cell["schedule"] == "async"
+    if "num_gpu_blocks_override" in more:
+        arguments["num_gpu_blocks_override"] = BLOCKS.get(cell["architecture"], more["num_gpu_blocks_override"])
+    if fault and fault.wants == "drafts":
+        arguments["speculative_config"] = {
+            "method": "eagle",
+            "model": job["models"]["draft"],
+            "num_speculative_tokens": DRAFTS,
+        }
+    return arguments
+
+
+def run_cell(cell: dict[str, Any], engine: Engine) -> dict[str, Any]:
+    """One fault in an engine: what was planted and when, what was found, and which steps' tokens were released."""
+    fault = FAULTS.get(cell["kind"])  # none: the control
+    lengths, new_tokens, _ = WORKLOADS[fault.workload if fault else "mixed"]
+    guard = engine.runner.__dict__[ATTRIBUTE]
+    gid = group_of(engine.runner, fault.wants if fault else "slots")
+    if isinstance(gid, str):
+        return {"not_applicable": gid}
+    planter = Planter(engine.runner, fault, gid)
+    released = _watch_release(engine.core.scheduler, planter)
+    error: BaseException | None = None
+    try:
+        engine.generate(lengths, new_tokens)
+    except BaseException as raised:  # what kind it was is the result
+        error = raised
+    finally:
+        planter.remove()
+        engine.core.scheduler.__dict__.pop("update_from_output", None)
+    found = _plan_error(error)
+    return {
+        "planted": planter.planted,
+        "steps": planter.step,
+        "group": guard.layout.groups[gid].kind,
+        "error": None if error is None else f"{type(error).__name__}: {error}"[:2000],
+        "caught": found is not None,
+        "step": found.violations[0].step if found else None,
+        "codes": sorted({violation.code.value for violation in found.violations}) if found else [],
+        "released": sorted(released),
+        "audits": guard.guard.stats.audits,
+        "violations": dict(guard.guard.stats.violations),
+    }
 
 
 def _watch_release(scheduler: Any, planter: Planter) -> set[int]:
@@ -162,6 +203,25 @@ def prepare(job: dict[str, Any]) -> None:
         names["Guard"] = lambda config, layout: whole(config, layout, without=without)
 
 
+def _one(cell: dict[str, Any], job: dict[str, Any], engine: Engine | None) -> tuple[dict[str, Any], Engine | None]:
+    """The result of a cell, and the engine for the next one: None where it did not survive."""
+    try:
+        arguments = arguments_of(cell, job)
+        if engine is not None and engine.arguments != arguments:
+            engine.end()
+            engine = None
+        engine = engine or Engine(arguments)
+        result = run_cell(cell, engine)
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}"[:4000]}, None
+    try:
+        engine.empty()
+    except Exception as error:
+        result["not_emptied"] = f"{type(error).__name__}: {error}"[:1000]
+        return result, None
+    return result, engine
+
+
 def main(arguments: list[str]) -> int:
     """Run the cells of the job that have no result yet."""
     job = json.loads(Path(arguments[0]).read_text())
@@ -171,14 +231,12 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("kv_plan_guard").setLevel(logging.CRITICAL)  # each cell reports a violation: it is the result
     prepare(job)
     folder = Path(job["folder"])
-    for cell in job["cells"]:
+    engine: Engine | None = None
+    for cell in sorted(job["cells"], key=lambda cell: json.dumps(arguments_of(cell, job), sort_keys=True)):
         path = folder / f"{cell['name']}.json"
         if path.exists():
             continue
-        try:
-            result = run_cell(cell, job)
-        except Exception as error:
-            result = {"failed": f"{type(error).__name__}: {error}"[:4000]}
+        result, engine = _one(cell, job, engine)
         scratch = path.with_suffix(".part")
         scratch.write_text(json.dumps({**cell, **result}))
         scratch.replace(path)

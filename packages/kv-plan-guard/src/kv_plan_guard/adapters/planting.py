@@ -86,7 +86,17 @@ class Planter:
         self.planted: int | None = None
         self.outputs: dict[int, tuple[int, Any]] = {}  # by identity, each kept alive: which step a decision became
         self.scene = Scene(runner, gid)
+        self._wrapped: list[tuple[Any, str]] = []
         self._watch(runner)
+
+    def remove(self) -> None:
+        """Give every method that was wrapped its own back."""
+        for holder, name in self._wrapped:
+            holder.__dict__.pop(name, None)
+
+    def _wrap(self, holder: Any, name: str, method: Any) -> None:
+        setattr(holder, name, method)
+        self._wrapped.append((holder, name))
 
     def _watch(self, runner: Any) -> None:
         execute = runner.execute_model
@@ -98,7 +108,7 @@ class Planter:
                 self._before(scheduler_output)
             return execute(scheduler_output, *args, **named)
 
-        runner.execute_model = execute_model
+        self._wrap(runner, "execute_model", execute_model)
         if self.fault is not None:
             getattr(self, f"_at_{self.fault.place}")(runner)
 
@@ -137,7 +147,7 @@ class Planter:
             self._try()
             return batch
 
-        runner.prepare_inputs = prepare_inputs
+        self._wrap(runner, "prepare_inputs", prepare_inputs)
 
     def _at_plan(self, runner: Any) -> None:
         prepare = runner.prepare_attn
@@ -148,7 +158,7 @@ class Planter:
             self._try()
             return tables, slots
 
-        runner.prepare_attn = prepare_attn
+        self._wrap(runner, "prepare_attn", prepare_attn)
 
     def _at_append(self, runner: Any) -> None:
         """`append_block_ids(req_index, new_block_ids, overwrite)`: the fault may change the arguments, or take them."""
@@ -160,7 +170,7 @@ class Planter:
             for index, ids, overwrite in self.scene.memory.pop("calls", [tuple(self.scene.arguments)]):
                 append(index, ids, overwrite=overwrite)
 
-        runner.block_tables.append_block_ids = append_block_ids
+        self._wrap(runner.block_tables, "append_block_ids", append_block_ids)
 
     def _at_add(self, runner: Any) -> None:
         """Behind `add_requests`: rows of new and resumed requests are staged and not yet written."""
@@ -171,7 +181,7 @@ class Planter:
             self.scene.arguments = [scheduler_output]
             self._try()
 
-        runner.add_requests = add_requests
+        self._wrap(runner, "add_requests", add_requests)
 
     def _at_metadata(self, runner: Any) -> None:
         """What the builder of the fault's group returns: the last object before the kernels."""
@@ -184,7 +194,7 @@ class Planter:
                 self._try()
                 return metadata
 
-            builder.build = built
+            self._wrap(builder, "build", built)
 
     def _at_sampled(self, runner: Any) -> None:
         """`postprocess_sampled`, where rejected drafts are taken back on the device: shows in the next step's plan."""
@@ -197,4 +207,4 @@ class Planter:
                 args, named = self.scene.arguments
             return postprocess(*args, **named)
 
-        runner.postprocess_sampled = postprocess_sampled
+        self._wrap(runner, "postprocess_sampled", postprocess_sampled)
