@@ -64,7 +64,7 @@ class Analysis:
         self.walker = Walker(self.inference)
         self.drafts: list[Draft] = []
         self.edges: list[Edge] = []
-        self.imports: dict[str, list[str]] = {}  # plugin module: plugin modules that its import always imports
+        self.imports: dict[Ref | str, list[str]] = {}  # a module or function: the plugin's modules that it imports
         self.replaced: dict[Ref, list[Value]] = {}  # a core definition: what the plugin puts in its place
         self.injected: set[tuple[str, str]] = set()  # (module or class, name) that the plugin puts into the core
         self.stand_ins: set[str] = set()  # modules that the plugin puts into sys.modules

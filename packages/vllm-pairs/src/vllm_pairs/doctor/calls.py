@@ -81,12 +81,17 @@ class CallRule:
                 place=place,
                 message=f"{symbol.partition(':')[2]} {wrong.text} in this core",
                 confidence=confidence,
-                injectable=(_place(value.ref), _place(found.defined_by)),
+                injectable=(_place(value.ref), _place(found.defined_by), *self._below(value)),
                 core=self._core_side(value, found),
                 core_has=found.signature.text(),
                 harmless=place.catches("TypeError"),
             )
         )
+
+    def _below(self, value: Value) -> list[tuple[str, str]]:
+        """The same member of classes below, which the object may be of."""
+        name = value.ref.qualname.rpartition(".")[2]
+        return [(str(one), name) for one in self.analysis.classes.subclasses(value.owner)] if value.owner else []
 
     def _core_side(self, value: Value, found: Callable) -> Ref:
         if self.analysis.is_core(found.defined_by):

@@ -22,16 +22,13 @@ def check_imports(analysis: Analysis, node: ast.AST, place: Place) -> None:
     """Look at one node: an import statement, or a call that imports by a text."""
     if isinstance(node, ast.Import):
         for alias in node.names:
-            if place.function is None and not place.conditional and not place.typing:
-                analysis.imports.setdefault(place.module, []).append(alias.name)
+            _loads(analysis, place, alias.name)
             if _of_core(analysis, alias.name):
                 _module(analysis, alias.name, node, place)
     elif isinstance(node, ast.ImportFrom):
         tree = analysis.world.roots[analysis.plugin]
         module = absolute(place.module, tree.is_package(place.module), node)
-        if place.function is None and not place.conditional and not place.typing:
-            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
-            analysis.imports.setdefault(place.module, []).extend(names)
+        _loads(analysis, place, module, *(f"{module}.{alias.name}" for alias in node.names))
         if _of_core(analysis, module) and _module(analysis, module, node, place):
             for alias in node.names:
                 if alias.name != "*":
@@ -43,6 +40,13 @@ def check_imports(analysis: Analysis, node: ast.AST, place: Place) -> None:
             if last_name(node.func) == "resolve_obj_by_qualname":
                 module = module.rpartition(".")[0]
             _module(analysis, module, node, place)
+
+
+def _loads(analysis: Analysis, place: Place, *modules: str) -> None:
+    """Note which modules of the plugin an import loads, where it is always run (its function's callers decide, too)."""
+    if not place.typing and (not place.conditional or place.by_parameter):
+        own = [module for module in modules if module.partition(".")[0] == analysis.plugin]
+        analysis.imports.setdefault(place.function or place.module, []).extend(own)
 
 
 def _of_core(analysis: Analysis, module: str) -> bool:

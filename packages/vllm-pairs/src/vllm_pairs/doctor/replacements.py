@@ -10,7 +10,7 @@ from vllm_pairs.doctor.analysis import Draft
 from vllm_pairs.doctor.conditions import last_name
 from vllm_pairs.doctor.findings import CONFIDENCES
 from vllm_pairs.doctor.signatures import misfit, narrower, shape_of
-from vllm_pairs.doctor.sites import MOST_MODULES, still_runs
+from vllm_pairs.doctor.sites import MOST_MODULES, replaced, still_runs
 from vllm_pairs.doctor.world import MISSING, Ref, Value
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ class ReplacementRule:
 
     def _sure(self, site: Site) -> Confidence:
         """Whether the core's calling method still runs: the plugin may have a class of its own in its place."""
+        if replaced(self.analysis, site):
+            return "low"
         method = site.place.scope.method_scope()
         if method is None or method.owner is None or site.place.function is None:
             return "high"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from vllm_pairs.doctor.nodes import walk
 from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
@@ -47,11 +48,15 @@ class Severities:
             for qualname in analysis.world.outlines[module].classes
             if self._is_driven(Ref(module, qualname))
         ]
-        self.loaded = self._loaded()
-        imported = [call for module in self.loaded for call, always in self._by_module.get(module, ()) if always]
-        self.imported = self._reach(imported, always=True)
         self.starting, self.may_start = self._phase(START_UP)
         self.stepping, self.may_step = self._phase(STEP)
+        self.loaded = self._loaded(self._entries())
+        self.imported = self._at_import()
+        for _ in range(3):  # what runs at start imports modules, which run more
+            running = self.imported | self.starting | self._entry_functions
+            inside = [module for function in running for module in analysis.imports.get(function, ())]
+            self.loaded = self._loaded([*self.loaded, *inside])
+            self.imported = self._at_import()
 
     def _is_driven(self, ref: Ref) -> bool:
         bases = self.classes.mro(ref).refs
@@ -107,16 +112,30 @@ class Severities:
             return None
         return value.ref, value.owner if value.bound else None
 
-    def _loaded(self) -> set[str]:
-        """The plugin's modules that every start imports: from its package, its platform and what that names."""
+    def _at_import(self) -> set[Ref]:
+        calls = [call for module in self.loaded for call, always in self._by_module.get(module, ()) if always]
+        return self._reach(calls, always=True)
+
+    def _entries(self) -> list[str]:
+        """Where every start comes in: the plugin's package, what it names in texts, and what its platform names."""
         world, plugin = self.analysis.world, self.analysis.plugin
-        stack = [plugin, *(one.module for one in self.driven if one.qualname.endswith("Platform"))]
-        for module in list(stack):
+        entries = [plugin, *(one.module for one in self.driven if one.qualname.endswith("Platform"))]
+        for module in list(entries):
             tree = world.ast(module)
-            texts = {part.value for part in ast.walk(tree) if isinstance(part, ast.Constant)} if tree else set()
-            stack += [
-                text.rpartition(".")[0] for text in texts if isinstance(text, str) and text.startswith(f"{plugin}.")
-            ]
+            for part in walk(tree) if tree is not None else ():
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    text = part.value
+                    entries += [text.rpartition(".")[0]] if text.startswith(f"{plugin}.") else []
+        # The package's functions are its entry points.
+        package = [Ref(plugin, name) for name, bound in world.outlines[plugin].names.items() if bound.kind == "def"] if (
+            plugin in world.outlines
+        ) else []
+        self._entry_functions = self._reach([(function, None) for function in package], always=True)
+        return entries
+
+    def _loaded(self, stack: list[str]) -> set[str]:
+        """The plugin's modules that these import, always."""
+        world, plugin = self.analysis.world, self.analysis.plugin
         seen: set[str] = set()
         while stack:
             module = stack.pop()

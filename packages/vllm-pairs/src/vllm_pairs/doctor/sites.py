@@ -74,12 +74,25 @@ class Sites:
         return found if isinstance(found, Value) else None
 
 
+def replaced(analysis: Analysis, site: Site) -> bool:
+    """Whether the plugin puts something else in place of the function that a site stands in."""
+    function = site.place.function
+    if function is None:
+        return False
+    outer, _, name = function.qualname.partition(".<locals>")[0].rpartition(".")
+    ref = Ref(function.module, outer)
+    below = analysis.classes.subclasses(ref) if outer else ()
+    return any((str(one), name) in analysis.injected for one in (ref, *below))
+
+
 def still_runs(analysis: Analysis, ref: Ref, site: Site) -> bool:
     """Whether the core method that a site stands in runs for a class of the plugin: inherited, or called by its own."""
     function = site.place.function
     if function is None:
         return False
     outer, _, method = function.qualname.partition(".<locals>")[0].rpartition(".")
+    if replaced(analysis, site):
+        return False
     found = analysis.classes.owner(ref, method)
     if found is None or analysis.is_core(found):
         return found == Ref(function.module, outer)

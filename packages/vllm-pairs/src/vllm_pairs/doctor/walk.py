@@ -27,7 +27,8 @@ class Place:
     """Where a node stands.
 
     `function` is the definition whose body it is in, None for code that runs when the module is imported.
-    `conditional`: a condition that is not decided lies before it. `handled`: exceptions caught around it. `typing`:
+    `conditional`: a condition that is not decided lies before it, which a parameter of
+    the function alone decides where `by_parameter`. `handled`: exceptions caught around it. `typing`:
     under TYPE_CHECKING, never run.
     """
 
@@ -38,11 +39,18 @@ class Place:
     conditional: bool = False
     handled: frozenset[str] = frozenset()
     typing: bool = False
+    by_parameter: bool = False
+
+    def doubted(self, *, by_parameter: bool = False, scope: Scope | None = None) -> Place:
+        """Behind one more condition that is not decided here."""
+        only = by_parameter and (self.by_parameter or not self.conditional)
+        return replace(self, conditional=True, by_parameter=only, scope=scope or self.scope)
 
     def at(self, statement: ast.stmt) -> Place:
         """The same surroundings, another statement."""
         return Place(
-            self.module, self.scope, statement, self.function, self.conditional, self.handled, self.typing
+            self.module, self.scope, statement, self.function, self.conditional, self.handled, self.typing,
+            self.by_parameter,
         )
 
     def catches(self, exception: str) -> bool:
@@ -75,7 +83,7 @@ class Walker:
             here = place.at(statement)
             yield from self._statement(statement, here, owner)
             if isinstance(statement, ast.If) and (leaves(statement.body) or leaves(statement.orelse)):
-                place = replace(place, conditional=True)
+                place = place.doubted()
 
     def _statement(self, node: ast.stmt, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
         if isinstance(node, _DEFS):
@@ -100,13 +108,13 @@ class Walker:
         elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
             head = node.test if isinstance(node, ast.While) else node.iter
             yield from self._expression(head, place)
-            inner_place = replace(place, conditional=True) if isinstance(node, ast.While) else place
+            inner_place = place.doubted() if isinstance(node, ast.While) else place
             yield from self._block(node.body, inner_place, owner)
             yield from self._block(node.orelse, place, owner)
         elif isinstance(node, ast.Match):
             yield from self._expression(node.subject, place)
             for case in node.cases:
-                yield from self._block(case.body, replace(place, conditional=True), owner)
+                yield from self._block(case.body, place.doubted(), owner)
         else:
             yield node, place
             for part in children(node):
@@ -139,7 +147,7 @@ class Walker:
             yield from self._block(node.orelse, place, owner)
             return
         yield from self._expression(node.test, place)
-        inner = replace(place, conditional=True)
+        inner = place.doubted(by_parameter=_is_parameter(node.test, place))
         yield from self._block(node.body, replace(inner, scope=self._narrowed(node.test, place.scope)), owner)
         yield from self._block(node.orelse, inner, owner)
 
@@ -165,8 +173,8 @@ class Walker:
                 caught.update(_exceptions(handler.type))
         yield from self._block(node.body, replace(place, handled=place.handled | caught), owner)
         for handler in node.handlers:
-            yield from self._block(handler.body, replace(place, conditional=True), owner)
-        yield from self._block(node.orelse, replace(place, conditional=place.conditional or bool(caught)), owner)
+            yield from self._block(handler.body, place.doubted(), owner)
+        yield from self._block(node.orelse, place.doubted() if caught else place, owner)
         yield from self._block(node.finalbody, place, owner)
 
     def _with(
@@ -188,7 +196,7 @@ class Walker:
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
             scope.names = {argument.arg: [Source("unknown")] for argument in arguments if argument is not None}
             name = f"{place.function.qualname}.<lambda>" if place.function is not None else "<lambda>"
-            inner = replace(place, scope=scope, function=Ref(place.module, name), conditional=True)
+            inner = replace(place.doubted(scope=scope), function=Ref(place.module, name))
             yield from self._expression(node.body, inner)
             return
         if isinstance(node, _COMPREHENSIONS):
@@ -196,15 +204,13 @@ class Walker:
             return
         if isinstance(node, ast.IfExp):
             yield from self._expression(node.test, place)
-            inner = replace(place, conditional=True, scope=self._narrowed(node.test, place.scope))
-            yield from self._expression(node.body, inner)
-            yield from self._expression(node.orelse, replace(place, conditional=True))
+            yield from self._expression(node.body, place.doubted(scope=self._narrowed(node.test, place.scope)))
+            yield from self._expression(node.orelse, place.doubted())
             return
         if isinstance(node, ast.BoolOp):
             yield from self._expression(node.values[0], place)
-            inner = replace(place, conditional=True)
-            if isinstance(node.op, ast.And):
-                inner = replace(inner, scope=self._narrowed(node, place.scope))
+            both = isinstance(node.op, ast.And)
+            inner = place.doubted(scope=self._narrowed(node, place.scope) if both else None)
             for part in node.values[1:]:
                 yield from self._expression(part, inner)
             return
@@ -231,6 +237,16 @@ class Walker:
                 yield from self._expression(test, inner)
         for result in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
             yield from self._expression(result, inner)
+
+
+def _is_parameter(test: ast.expr, place: Place) -> bool:
+    """Whether a condition is a parameter of the function and nothing else: its callers decide."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    if not isinstance(test, ast.Name) or place.function is None:
+        return False
+    sources = place.scope.names.get(test.id, ())
+    return bool(sources) and all(source.kind in ("annotation", "unknown") for source in sources)
 
 
 def _exceptions(node: ast.expr | None) -> set[str]:

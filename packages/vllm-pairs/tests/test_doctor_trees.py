@@ -1,0 +1,107 @@
+"""Trees that are no good: a clear finding or one error that says what to give, never a traceback."""
+
+import os
+import zipfile
+
+import pytest
+from vllm_pairs.doctor import DoctorError, Workbench
+from vllm_pairs.doctor.sources import MAX_FILE_LINES
+
+CORE = {"vllm/config.py": "class VllmConfig:\n    ...\n"}
+PLUGIN = {"vllm_ascend/platform.py": "from vllm.config import VllmConfig\n"}
+
+
+def examine(core, plugin):
+    bench = Workbench(processes=1)
+    return bench.run(bench.core(core), bench.plugin(plugin))
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "word"),
+    [
+        (b"def broken(:\n", 1, "parsed"),
+        (b"x = 1\nclass\n", 2, "parsed"),
+        (b"x = 1\0\n", 1, "null"),
+        (b"# -*- coding: nothing -*-\n", 1, "encoding"),
+        ("é = '\xff'".encode("latin-1"), 1, "parsed"),
+        (b"x = " + b"(" * 5000 + b")" * 5000 + b"\n", 1, "parsed"),
+        (b"x = 1\n" * (MAX_FILE_LINES + 1), 1, "lines"),
+        (b"x = '" + b"a" * (5 << 20) + b"'\n", 1, "larger"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_finding_and_its_names_count_as_there(trees, content, line, word):
+    core, plugin = trees.core(CORE), trees.plugin({**PLUGIN, "vllm_ascend/x.py": "from vllm.bad import anything\n"})
+    (core / "vllm" / "bad.py").write_bytes(content)
+    (found,) = examine(core, plugin).findings
+    assert (found.kind, found.file, found.line) == ("unreadable", "vllm/bad.py", line)
+    assert word in found.message
+
+
+def test_links_are_not_followed(trees, tmp_path):
+    core, plugin = trees.core(CORE), trees.plugin(PLUGIN)
+    secret = tmp_path / "secret.py"
+    secret.write_text("def broken(:\n", encoding="utf-8")
+    os.symlink(secret, core / "vllm" / "linked.py")
+    os.symlink(tmp_path, core / "vllm" / "around")
+    os.symlink(core / "nowhere.py", core / "vllm" / "dangling.py")
+    found = examine(core, plugin).findings
+    assert {one.file for one in found} == {"vllm/linked.py", "vllm/around", "vllm/dangling.py"}
+    assert all("link" in one.message for one in found)
+
+
+def test_no_version_is_a_finding(trees):
+    found = trees.only(examine(trees.core(CORE, version=None), trees.plugin(PLUGIN)).findings, "unreadable")
+    assert "no version" in found.message
+
+
+def test_a_version_can_be_given(trees):
+    bench = Workbench(processes=1)
+    core = bench.core(trees.core(CORE, version=None), "0.30.0")
+    assert bench.run(core, bench.plugin(trees.plugin(PLUGIN))).findings == ()
+
+
+def test_the_package_itself_a_src_folder_and_a_wheel_are_trees_too(trees, tmp_path):
+    core, plugin = trees.core(CORE), trees.plugin(PLUGIN)
+    wheel = tmp_path / "vllm.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in core.rglob("*"):
+            archive.write(file, file.relative_to(core))
+    source = tmp_path / "checkout" / "src"
+    source.mkdir(parents=True)
+    (core / "vllm").rename(source / "vllm")
+    (core / "PKG-INFO").write_text("Name: vllm\nVersion: 0.30.0\n", encoding="utf-8")
+    (core / "PKG-INFO").rename(source.parent / "PKG-INFO")
+    for where in (wheel, source.parent, source / "vllm"):
+        report = examine(where, plugin)
+        assert [one for one in report.findings if one.kind != "unreadable"] == []
+        assert report.core.version == ("0.30.0" if where != source / "vllm" else None)
+
+
+@pytest.mark.parametrize("where", ["/nowhere/at/all", "no-such-distribution", "vllm==9"])
+def test_what_is_no_tree_says_what_to_give(where):
+    with pytest.raises(DoctorError, match="source tree"):
+        Workbench().core(where)
+
+
+def test_a_folder_without_the_package_and_a_broken_archive(tmp_path):
+    with pytest.raises(DoctorError, match="no folder 'vllm'"):
+        Workbench().core(tmp_path)
+    broken = tmp_path / "broken.whl"
+    broken.write_bytes(b"PK\x03\x04 and nothing more")
+    with pytest.raises(DoctorError, match="not a wheel"):
+        Workbench().core(broken)
+    with zipfile.ZipFile(tmp_path / "other.whl", "w") as archive:
+        archive.writestr("other/__init__.py", "")
+    with pytest.raises(DoctorError, match="no package 'vllm'"):
+        Workbench().core(tmp_path / "other.whl")
+
+
+def test_an_archive_cannot_name_files_outside(trees, tmp_path):
+    evil = tmp_path / "evil.whl"
+    with zipfile.ZipFile(evil, "w") as archive:
+        archive.writestr("vllm/__init__.py", "")
+        archive.writestr("vllm/../../../outside.py", "x = 1\n")
+        archive.writestr("/vllm/absolute.py", "x = 1\n")
+    before = sorted(tmp_path.rglob("*"))
+    Workbench(processes=1).core(evil)
+    assert sorted(tmp_path.rglob("*")) == before
