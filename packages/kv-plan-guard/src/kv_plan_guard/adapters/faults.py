@@ -259,10 +259,12 @@ def wrong_position(scene: Scene) -> bool:
 @_fault("inputs")
 def wrong_query_start(scene: Scene) -> bool:
     """A token changes rows."""
-    if not _rows(scene, 2) or scene.batch.num_scheduled_tokens[1] < 2:
+    batch = scene.batch
+    row = next((row for row in range(1, batch.num_reqs) if batch.num_scheduled_tokens[row] >= 2), None)
+    if row is None:
         return False
-    scene.batch.query_start_loc[1] += 1
-    scene.batch.query_start_loc_np[1] += 1
+    batch.query_start_loc[row] += 1
+    batch.query_start_loc_np[row] += 1
     return True
 
 
