@@ -13,8 +13,12 @@ import resource
 import sys
 import time
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LAYERS = 8
 PROMPTS = [[(i * 7 + j * 3) % 500 + 5 for i in range(300)] for j in range(3)]
@@ -51,51 +55,46 @@ def use_pool() -> None:
                 setattr(layerwise_engine_pool, function, getattr(module, function))
 
 
-class Order:
-    """When tasks are prepared and when the forward enters its first layer, step by step."""
+@contextmanager
+def loads_first(answer: bool) -> Iterator[None]:
+    """vLLM 0.29 calls `start_load_kv` behind the forward of a step that admits no synchronous load, and vllm-ascend
+    0.29.0rc1 prepares its saves there. Until it does so at binding (0.30.0rc2), the scheduler's flag is the answer.
+    """
+    from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
 
-    def __init__(self, answer: bool) -> None:
-        self.events: list[str] = []
-        from vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store.pool_worker import KVPoolWorker
+    kept = ActiveKVConnector.pre_forward
 
-        self._undo: list[Any] = []
-        self._watch(KVPoolWorker, "process_layer_data", "prepared")
-        self._watch(KVPoolWorker, "wait_for_layer_load", "layer")
-        if answer:
-            self._answer()
+    def always_first(connector: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> None:
+        if hasattr(scheduler_output, "has_sync_kv_loads"):
+            scheduler_output.has_sync_kv_loads = True
+        kept(connector, scheduler_output, *args, **kwargs)
 
-    def _watch(self, holder: Any, name: str, event: str) -> None:
-        kept = getattr(holder, name)
-
-        def watched(worker: Any, *args: Any, **kwargs: Any) -> Any:
-            if event == "prepared":
-                self.events.append("prepared" if args and args[0] else "nothing to prepare")
-            elif worker.current_layer == 0:
-                self.events.append("forward")
-            return kept(worker, *args, **kwargs)
-
-        setattr(holder, name, watched)
-        self._undo.append(lambda: setattr(holder, name, kept))
-
-    def _answer(self) -> None:
-        """vLLM 0.29 calls `start_load_kv` behind the forward of a step that admits no synchronous load, and
-        vllm-ascend 0.29.0rc1 prepares its saves there. Until it does so at binding (0.30.0rc2), the flag is the answer.
-        """
-        from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
-
-        kept = ActiveKVConnector.pre_forward
-
-        def always_first(connector: Any, scheduler_output: Any) -> None:
-            if hasattr(scheduler_output, "has_sync_kv_loads"):
-                scheduler_output.has_sync_kv_loads = True
-            kept(connector, scheduler_output)
-
+    if answer:
         ActiveKVConnector.pre_forward = always_first
-        self._undo.append(lambda: setattr(ActiveKVConnector, "pre_forward", kept))
+    try:
+        yield
+    finally:
+        ActiveKVConnector.pre_forward = kept
 
-    def close(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
+
+class Order:
+    """When a worker's tasks are prepared and when the forward enters its first layer, step by step."""
+
+    def __init__(self, worker: Any) -> None:
+        self.events: list[str] = []
+        # On the instance: a hook on the class holds its target against a contract.
+        prepare, enter = worker.process_layer_data, worker.wait_for_layer_load
+
+        def preparing(requests: Any) -> Any:
+            self.events.append("prepared" if requests else "nothing to prepare")
+            return prepare(requests)
+
+        def entering() -> Any:
+            if worker.current_layer == 0:
+                self.events.append("forward")
+            return enter()
+
+        worker.process_layer_data, worker.wait_for_layer_load = preparing, entering
 
     def late_steps(self) -> int:
         """Forwards whose own tasks were prepared behind them."""
@@ -123,13 +122,49 @@ def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
         return offset * LAYERS // size if spec.get("backend") != "yuanrong" else -1
 
     pool.layer_of = layer_of
+    ask_for(spec, folder)
+    result: dict[str, Any] = {"name": spec["name"]}
+    order = None
+    with loads_first(spec.get("answer", True)):
+        llm = None
+        try:
+            llm = LLM(**arguments_of(spec, model))
+            if spec.get("backend"):
+                order = Order(connector_worker())
+            prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
+            sampling = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, detokenize=False)
+            for number in (1, 2):
+                began = time.perf_counter()
+                outputs = llm.generate(prompts, sampling, use_tqdm=False)
+                result[f"seconds_{number}"] = time.perf_counter() - began
+                latencies = [getattr(output.metrics, "first_token_latency", None) for output in outputs]
+                result[f"first_token_s_{number}"] = [value for value in latencies if value]  # with log stats on only
+                result[f"tokens_{number}"] = [list(output.outputs[0].token_ids) for output in outputs]
+                result[f"transfers_{number}"] = dict(pool.count)
+            result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # of the process until here
+            if order is not None:
+                result |= look(order, pool)
+            return result
+        finally:
+            if llm is not None:
+                llm.llm_engine.engine_core.shutdown()
+            del llm
+            gc.collect()
+            close_timelines()
+
+
+def ask_for(spec: dict[str, Any], folder: Path) -> None:
+    """The package's configuration of the next engine, by the environment: one process holds several."""
     os.environ.pop("VLLM_LAYERWISE_SCHED", None)
-    timeline = folder / f"{spec['name']}.timelines"
     if spec.get("hook") is not None:
         hook = {**spec["hook"], "strict": True}
         if hook.pop("record", False):
-            hook["timeline"] = str(timeline)
+            hook["timeline"] = str(folder / f"{spec['name']}.timelines")
         os.environ["VLLM_LAYERWISE_SCHED"] = json.dumps(hook)
+
+
+def arguments_of(spec: dict[str, Any], model: str) -> dict[str, Any]:
+    """Arguments of ``vllm.LLM``; with a backend, those of the connector too."""
     arguments: dict[str, Any] = {
         "model": model, "max_model_len": 512, "dtype": "float32", "enforce_eager": True, "block_size": 128,
         "max_num_seqs": 4, "seed": 0, "kv_cache_memory_bytes": 96 << 20, "enable_prefix_caching": False,
@@ -142,40 +177,19 @@ def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
             kv_connector="AscendStoreConnector", kv_role="kv_both",
             kv_connector_extra_config={"backend": spec["backend"], "use_layerwise": True, **spec.get("extra", {})},
         )  # fmt: skip
-    order = Order(spec.get("answer", True)) if spec.get("backend") else None
-    result: dict[str, Any] = {"name": spec["name"]}
-    llm = None
-    try:
-        llm = LLM(**arguments)
-        prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
-        sampling = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, detokenize=False)
-        for number in (1, 2):
-            began = time.perf_counter()
-            outputs = llm.generate(prompts, sampling, use_tqdm=False)
-            result[f"seconds_{number}"] = time.perf_counter() - began
-            latencies = [getattr(output.metrics, "first_token_latency", None) for output in outputs]
-            result[f"first_token_s_{number}"] = [value for value in latencies if value]  # with log stats on only
-            result[f"tokens_{number}"] = [list(output.outputs[0].token_ids) for output in outputs]
-            result[f"transfers_{number}"] = dict(pool.count)
-        result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # of the process until here
-        if order is not None:
-            result |= look(order, pool)
-        return result
-    finally:
-        if order is not None:
-            order.close()
-        if llm is not None:
-            llm.llm_engine.engine_core.shutdown()
-        del llm
-        gc.collect()
-        close_timelines()
+    return arguments
+
+
+def connector_worker() -> Any:
+    """The connector's worker side, of this process's engine."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    return get_kv_transfer_group().connector_worker
 
 
 def look(order: Order, pool: Any) -> dict[str, Any]:
     """The worker's threads and leases behind the last step."""
-    from vllm.distributed.kv_transfer import get_kv_transfer_group
-
-    worker = get_kv_transfer_group().connector_worker
+    worker = connector_worker()
     receiver = worker.kv_recv_thread
     loads = worker.__dict__.get("_layerwise_sched")
     found = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from layerwise_sched.adapters.contracts import STORE
 from layerwise_sched.adapters.loads import Loads
 from layerwise_sched.adapters.process import numbers_for
 from layerwise_sched.timeline import clock
@@ -27,6 +29,7 @@ class Hooks:
     def __init__(self, config_of: Callable[[Any], Config | None], facts: dict[str, Any]) -> None:
         self._config_of = config_of
         self._facts = facts
+        self._fence = importlib.import_module(f"{STORE}.attention_fence")
 
     def adopt(self, worker: Any, config: Config) -> Loads:
         """Let this worker's receive thread be attached when it is made."""
@@ -74,6 +77,7 @@ class Hooks:
             return call(worker)
         finally:
             loads.stalled(layer, begin)
+            loads.name_gate(self._fence.get_attention_compute_start_gate())
             # A role that only loads advances here, and not in `save_kv_layer`.
             if worker.current_layer != layer and worker.current_layer >= worker.num_layers:
                 loads.end_step()

@@ -205,6 +205,14 @@ class Loads:
         self._gates[mark.ident] = mark
         return int(mark.ident)
 
+    def name_gate(self, gate: Any) -> None:
+        """Give the gate of a layer its id, also where no task carries it: its boundary is on the timeline too."""
+        if self.recorder is not None:
+            try:
+                self._gate_id(gate)
+            except Exception:
+                self.recorder.fail()
+
     def missing(self, task: Task) -> DependencyKind | None:
         """See `Readiness`. Asks events only: no lock is taken, nothing is waited for."""
         serving = self.serving
