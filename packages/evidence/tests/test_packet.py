@@ -233,3 +233,9 @@ def test_page_shows_every_pair_and_the_recompute_command(honest: Path) -> None:
     assert "serving-evidence verify honest" in html
     assert verified.verdict["sentence"].replace("+", "+") in html
     assert page(replace(verified, files=1), "honest") != html
+
+
+def test_a_protocol_without_gates_decides_nothing(tmp_path: Path) -> None:
+    gates = next(line for line in PROTOCOL.splitlines() if line.startswith("gates"))
+    verified = verify(make_packet(tmp_path / "p", text=PROTOCOL.replace(gates, "")))
+    assert (verified.verdict["status"], verified.verdict["decision"]) == ("REPRODUCED", None)

@@ -45,7 +45,10 @@ def evaluate(
     by_role: dict[Role, list[Row]] = {"primary": [], "gate": [], "secondary": [], "exploratory": []}
     for row in rows:
         by_role[row.role].append(row)
-    gated = decision.gate(by_role["primary"][0].verdict, [r.verdict for r in by_role["gate"]]) if rows else None
+    # A decision is what the gates are for: a claim without any (an A/A run) decides nothing.
+    gated = None
+    if rows and by_role["gate"]:
+        gated = decision.gate(by_role["primary"][0].verdict, [r.verdict for r in by_role["gate"]])
     counters = [(start.arm, start.counters) for start in packet.starts]
     shown = decision.mechanism(protocol.mechanism.rules if protocol.mechanism else (), counters)
     return {
