@@ -109,7 +109,9 @@ def real_rows(folder: Path) -> list[dict[str, Any]]:
 
 def real_row(schedule: str, policy: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     """The repeats of one schedule under one policy."""
-    repeats, replays, waits = [], [], {name: [] for name in (*WAITS, "hol")}
+    repeats: list[dict[str, Any]] = []
+    replays: list[dict[str, Any]] = []
+    waits: dict[str, list[int]] = {name: [] for name in (*WAITS, "hol")}
     for result in results:
         times = sorted(result["step_ms"][SKIPPED:])
         faults = result["data_errors"] + result["open_leases"] + result["unfinished"]
@@ -238,6 +240,11 @@ def write(path: Path, value: object) -> None:
     partial.replace(path)
 
 
+def done(path: Path) -> bool:
+    """Whether a run has a result that is no error."""
+    return path.exists() and "error" not in json.loads(path.read_text(encoding="utf-8"))
+
+
 def simulate_cells(out: Path, repeats: int, at_most: int | None) -> None:
     """Every cell that has no result yet, or the first `at_most` of them."""
     from rich.progress import track
@@ -271,7 +278,7 @@ def main(argv: list[str] | None = None) -> int:
         for name, (folder, runs) in jobs.items():
             target = (options.out / folder).resolve()
             target.mkdir(parents=True, exist_ok=True)
-            left = [run for run in runs if not (target / f"{run['name']}.json").exists()]
+            left = [run for run in runs if not done(target / f"{run['name']}.json")]
             write(options.out / f"{name}.json", {"folder": str(target), "runs": left})
             print(f"{name}: {len(left)} of {len(runs)} runs left")
         return 0
