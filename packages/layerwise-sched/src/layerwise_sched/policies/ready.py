@@ -63,14 +63,16 @@ def first_ready(
     if head.final or head.key_major:
         return 0
     step, group, missing_in = head.step, head.gate, ready.missing
-    chains = {head.chain}
+    chains, layers = {head.chain}, {head.layer}
     index = 0
     for task in islice(queue, 1, lookahead + 1):
         index += 1
         if task is None or task.final or task.step != step or task.key_major:
             return 0
         chain = task.chain
-        if chain in chains:
+        layers.add(task.layer)
+        if chain in chains or task.source in layers:
+            chains.add(chain)
             continue
         chains.add(chain)
         if not task.has_io or (gate and task.gate != group):
