@@ -34,6 +34,7 @@ class ConnectorReader:
         self._stores: dict[str, list[str]] = {}
         self._waiting: dict[str, list[str]] = {}
         self._over: set[str] = set()  # loads of the step before: done inside it
+        self.counts = dict.fromkeys(("loads", "load_tokens", "load_blocks", "stores", "over"), 0)
 
     def facts(self, step: int, scheduler_output: Any) -> ConnectorFacts | None:
         """The facts of one step; None without a connector, or with one that is not known here."""
@@ -48,23 +49,25 @@ class ConnectorReader:
         tables: dict[tuple[str, int], list[int]] = {}
         waiting: dict[str, list[list[int]]] = {}
         for request in metadata.requests:
-            rows = request.block_ids_by_group
+            # Copies: the connector goes on extending its own lists, and an audit may come later.
+            rows = [list(row) for row in request.block_ids_by_group]
             for gid, row in enumerate(rows):
                 if not self.groups[gid].ephemeral and request.req_id in scheduled:
                     tables[request.req_id, gid] = row
             if request.req_id not in scheduled:
                 waiting[request.req_id] = rows
-            started += self._load(step, request, request.req_id in scheduled)
-            started += self._store(step, request)
+            started += self._load(step, request, rows, request.req_id in scheduled)
+            started += self._store(step, request, rows)
+        self.counts["over"] += len(finished)
         return ConnectorFacts(self.name or "", started, frozenset(finished), tables, {}, waiting)
 
-    def _load(self, step: int, request: Any, inside: bool) -> list[Transfer]:
+    def _load(self, step: int, request: Any, rows: list[list[int]], inside: bool) -> list[Transfer]:
         spec = request.load_spec
         if spec is None or not spec.can_load:
             return []
         first, end = int(spec.vllm_cached_tokens), int(spec.kvpool_cached_tokens)
         made = []
-        for gid, row in enumerate(request.block_ids_by_group):
+        for gid, row in enumerate(rows):
             group = self.groups[gid]
             if group.ephemeral or end <= first:
                 continue
@@ -83,18 +86,21 @@ class ConnectorReader:
                     computed_before=first,
                 )
             )
+            self.counts["loads"] += 1
+            self.counts["load_tokens"] += end - first
+            self.counts["load_blocks"] += high - low
             if inside:
                 self._over.add(job)
             else:
                 self._waiting.setdefault(request.req_id, []).append(job)
         return made
 
-    def _store(self, step: int, request: Any) -> list[Transfer]:
+    def _store(self, step: int, request: Any, rows: list[list[int]]) -> list[Transfer]:
         if not request.can_save:
             return []
         first, end = int(request.save_start_token), int(request.save_end_token)
         made = []
-        for gid, row in enumerate(request.block_ids_by_group):
+        for gid, row in enumerate(rows):
             group = self.groups[gid]
             if group.ephemeral or end <= first:
                 continue
@@ -104,6 +110,7 @@ class ConnectorReader:
             if blocks:
                 made.append(Transfer(job, request.req_id, gid, "store", blocks, first_block=low))
                 self._stores.setdefault(request.req_id, []).append(job)
+                self.counts["stores"] += 1
         return made
 
     def arrived(self, connector_output: Any) -> None:
