@@ -1,8 +1,8 @@
 """AscendStoreConnector in guarded engines, for test_guard_connector.py: ``python guard_connector_run.py JOB.json``.
 
-The job: `folder` and `runs`; a run names its pool (`memory`: the in-memory one of the layer-wise tests, `mooncake`: a real
-master and store over TCP), engine arguments, the guard's action and a fault of the connector, planted in the connector's
-own scheduler side. Two rounds of the same prompts: the first saves, the second loads.
+The job: `folder` and `runs`; a run names its pool (`memory`: the in-memory one of the layer-wise tests, `mooncake`: a
+real master and store over TCP), engine arguments, the guard's action and a fault of the connector, planted in the
+connector's own scheduler side. Two rounds of the same prompts: the first saves, the second loads.
 """
 
 from __future__ import annotations

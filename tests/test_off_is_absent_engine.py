@@ -93,3 +93,7 @@ def test_in_the_simulated_worker_only_a_key_puts_in_hooks(folder):
     asked = run(folder, "sim-on", config='{"mrv2_metadata": {"enabled": true}}', **simulated)
     put_in = [name for name in differences(without, asked) if not name.startswith(BOOTSTRAP)]
     assert any("NPUModelRunner" in name for name in put_in), put_in
+    guarded = run(folder, "sim-guarded", config='{"kv_guard_config": {"enabled": true}}', **simulated)
+    put_in = [name for name in differences(without, guarded) if not name.startswith(BOOTSTRAP)]
+    assert "vllm.v1.worker.gpu.model_runner.GPUModelRunner.execute_model" in put_in, put_in
+    assert "vllm.v1.worker.gpu.async_utils.AsyncOutput.get_output" in put_in, put_in
