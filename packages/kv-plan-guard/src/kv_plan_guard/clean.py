@@ -149,10 +149,15 @@ def _null_needed(batch: Batch, group: GroupBlocks, first: I64 | None, stop: I64)
         if slot in group.nulls:
             row = group.manager_row(slot)[0 if first is None else int(first[at]) : int(stop[at])]
             if group.layout.kind == "mamba":
-                row = row[[0, -1]]  # states in between are not kept
+                row = row[states_needed(len(row), int(batch.start[at]))]
             if any_true(row == group.layout.null_block):
                 return True
     return False
+
+
+def states_needed(columns: int, computed: int) -> list[int]:
+    """Which of a row's needed columns hold a state: the one read, if there is any yet, and the one written."""
+    return [0, columns - 1] if computed else [columns - 1]
 
 
 def expected_slots(batch: Batch, rows: Rows, group: GroupBlocks) -> I64 | None:

@@ -49,11 +49,15 @@ def scheduled(mirror: Mirror, facts: StepFacts, req_ids: list[str], wrong: list[
 def drafts(
     mirror: Mirror, facts: StepFacts, req_ids: list[str], before: StepRecord | None, wrong: list[Violation]
 ) -> I64:
-    """Drafts of each request; a placeholder needs a predecessor that proposed what will fill it."""
+    """Drafts of each request; a placeholder needs a predecessor that proposed what will fill it.
+
+    A request that is new in this step may carry placeholders: vLLM pads a last prompt token to the size of a decode.
+    """
     spec = facts.spec_tokens
     mirror.speculates = True
+    fresh = {request.req_id for request in facts.new}
     for name, tokens in spec.items():
-        if name not in facts.num_scheduled_tokens or not len(tokens) or tokens[0] != -1:
+        if name not in facts.num_scheduled_tokens or not len(tokens) or tokens[0] != -1 or name in fresh:
             continue
         slot = mirror.index.get(name)
         if before is None or slot is None or mirror.stamp[slot] != before.step:

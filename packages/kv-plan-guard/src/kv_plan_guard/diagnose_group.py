@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv_plan_guard import rules
+from kv_plan_guard.clean import states_needed
 from kv_plan_guard.violation import Code
 
 if TYPE_CHECKING:
@@ -154,8 +155,9 @@ def _judge_row(
             Code.RANGE, "scheduler", layout.kernel_pool, value, column=used.start + at, block=value, why=why, **where
         )
     nulls = needed[:: max(ratio, 1)] == (-1 if layout.null_block is None else layout.null_block * ratio)
-    if layout.kind == "mamba" and len(nulls) > 2:
-        nulls[1:-1] = False
+    if layout.kind == "mamba" and len(nulls):
+        kept = states_needed(len(nulls), int(lines.start[row]))
+        nulls[[column for column in range(len(nulls)) if column not in kept]] = False
     if nulls.any():
         column = first + int(np.flatnonzero(nulls)[0])
         why = "the scheduler's own list has the null block in a needed column"

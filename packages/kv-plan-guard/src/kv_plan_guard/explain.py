@@ -46,7 +46,7 @@ _CASES_AND_LOOK: Final[dict[Code, tuple[str, str]]] = {
     ),
     Code.LEN: (
         "vllm #45146, #42722, #29268",
-        "The scheduler's own accounting (failed loads, rejected drafts), or a constant where a request's length belongs.",
+        "The scheduler's own accounting (failed loads, rejected drafts), or a constant in place of a request's length.",
     ),
     Code.LEN_HOST_DEV: (
         "vllm-ascend #15171",

@@ -1,0 +1,459 @@
+"""One process that lets the real Scheduler and KVCacheManager work under the guard, without a model.
+
+``python _guard_scheduler.py JOB.json``. The job: ``folder``, ``seed``, ``steps``, ``segment``. Expectation: the
+scheduler's own SchedulerOutput, by the adapter's reader. Observation: block tables and slots by the release's own
+`BlockTables` (core or vllm-ascend) with its own append, gather and slot kernels; positions and lengths by a request
+state that follows the sampled output, as the runner's device state does. Nothing is read out of the guard. Everything
+is drawn from the seed. A result is one file; one that is there is not run again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import random
+import resource
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+HERE = str(Path(__file__).resolve().parent)
+sys.path[:] = [folder for folder in sys.path if folder != HERE]
+sys.path.append(HERE)  # behind all others: a sibling may have the name of a library
+
+BLOCK = 16
+LONGEST = 400
+VOCABULARY = 400
+#: name -> groups, pool, and what the scheduler is asked to do
+SEGMENTS: dict[str, dict[str, Any]] = {
+    "full": {"groups": ["full"], "pool": 200},
+    "full-async": {"groups": ["full"], "pool": 200, "async": True},
+    "preemption": {"groups": ["full"], "pool": 40},
+    "preemption-async": {"groups": ["full"], "pool": 40, "async": True},
+    "sliding": {"groups": ["full", "sliding"], "pool": 120},
+    "sliding-async": {"groups": ["full", "sliding"], "pool": 120, "async": True},
+    "chunked-local": {"groups": ["full", "chunked_local"], "pool": 120},
+    "mamba": {"groups": ["full", "mamba"], "pool": 160},
+    "ascend": {"groups": ["full", "sliding"], "pool": 120, "tables": "ascend"},
+    "drafts": {"groups": ["full"], "pool": 60, "drafts": 3},
+    "drafts-async": {"groups": ["full"], "pool": 60, "drafts": 3, "async": True},
+    "loads": {"groups": ["full"], "pool": 60, "loads": True},
+    "loads-async": {"groups": ["full"], "pool": 60, "loads": True, "async": True},
+    "interpreted": {"groups": ["full", "sliding"], "pool": 120, "kernels": "interpreter"},
+}
+
+
+def engine_config(segment: dict[str, Any]) -> Any:
+    """A VllmConfig of the tiny model, sized for a small, crowded pool."""
+    from ascend_sim import models
+    from vllm.engine.arg_utils import EngineArgs
+
+    more: dict[str, Any] = {}
+    if segment.get("loads"):
+        more["kv_transfer_config"] = {
+            "kv_connector": "RandomConnector",
+            "kv_connector_module_path": "_guard_connector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+        }
+    if segment.get("drafts"):
+        draft = str(models.build("eagle"))
+        more["speculative_config"] = {"method": "eagle", "model": draft, "num_speculative_tokens": segment["drafts"]}
+    config = EngineArgs(
+        model=str(models.build("dense")),
+        skip_tokenizer_init=True,
+        max_model_len=LONGEST,
+        dtype="float32",
+        enforce_eager=True,
+        block_size=BLOCK,
+        kv_cache_memory_bytes=64 << 20,
+        max_num_seqs=segment.get("seats", 6),
+        max_num_batched_tokens=96,
+        enable_prefix_caching=True,
+        async_scheduling=bool(segment.get("async")),
+        **more,
+    ).create_engine_config()
+    config.cache_config.num_gpu_blocks = segment["pool"]
+    return config
+
+
+def kv_cache_config(segment: dict[str, Any]) -> Any:
+    """The KV cache groups of a segment."""
+    import torch
+    from vllm.v1 import kv_cache_interface as kv
+
+    shape = {"block_size": BLOCK, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
+    made = {
+        "full": lambda: kv.FullAttentionSpec(**shape),
+        "sliding": lambda: kv.SlidingWindowSpec(**shape, sliding_window=40),
+        "chunked_local": lambda: kv.ChunkedLocalAttentionSpec(**shape, attention_chunk_size=48),
+        "mamba": lambda: kv.MambaSpec(
+            block_size=BLOCK, shapes=((64,),), dtypes=(torch.float32,), mamba_cache_mode="align"
+        ),
+    }
+    groups = [kv.KVCacheGroupSpec([f"layer{at}"], made[kind]()) for at, kind in enumerate(segment["groups"])]
+    return kv.KVCacheConfig(num_blocks=segment["pool"], kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+def make_scheduler(config: Any, caches: Any, asynchronous: bool) -> Any:
+    """The release's own scheduler."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    arguments = {
+        "vllm_config": config,
+        "kv_cache_config": caches,
+        "log_stats": False,
+        "structured_output_manager": StructuredOutputManager(config),
+        "block_size": BLOCK,
+        "hash_block_size": BLOCK,
+    }
+    kind = AsyncScheduler if asynchronous else Scheduler
+    known = inspect.signature(Scheduler.__init__).parameters
+    return kind(**{name: value for name, value in arguments.items() if name in known})
+
+
+class Tables:
+    """What a runner does between a decision and its attention metadata, with the release's own block tables."""
+
+    def __init__(self, segment: dict[str, Any], caches: Any, draw: random.Random) -> None:
+        import torch
+        from vllm.v1.worker.gpu.block_table import BlockTables
+
+        kind = BlockTables
+        if segment.get("tables") == "ascend":
+            from vllm_ascend.worker.v2.block_table import AscendBlockTables
+
+            kind = AscendBlockTables
+        groups = len(caches.kv_cache_groups)
+        self.rows = segment.get("seats", 6) + 8
+        arguments: dict[str, Any] = {
+            "block_sizes": [BLOCK] * groups,
+            "max_num_reqs": self.rows,
+            "max_num_batched_tokens": 256,
+            "max_num_blocks_per_group": [LONGEST // BLOCK + 2] * groups,
+            "max_model_len": LONGEST,
+            "device": torch.device("cpu"),
+            "kernel_block_sizes": [BLOCK] * groups,
+        }
+        known = inspect.signature(kind.__init__).parameters
+        self.tables = kind(**{name: value for name, value in arguments.items() if name in known})
+        self.draw = draw
+        self.index: dict[str, int] = {}
+        self.computed: dict[str, int] = {}
+        self.free = list(range(self.rows))
+        self.torch = torch
+
+    def remove(self, name: str) -> None:
+        at = self.index.pop(name, None)
+        if at is not None:
+            self.free.append(at)
+
+    def follow(self, output: Any) -> None:
+        """Requests and blocks of one decision, in the runner's own order of doing it."""
+        for name in {*output.finished_req_ids, *(output.preempted_req_ids or ())}:
+            self.remove(name)
+        for request in output.scheduled_new_reqs:
+            self.remove(request.req_id)
+            at = self.index[request.req_id] = self.free.pop(self.draw.randrange(len(self.free)))
+            self.computed[request.req_id] = request.num_computed_tokens
+            self.tables.append_block_ids(at, request.block_ids, overwrite=True)
+        cached = output.scheduled_cached_reqs
+        updates = getattr(output, "block_table_updates", None) or {}
+        for name, rows in updates.items():
+            if name in self.index:
+                self.tables.append_block_ids(self.index[name], rows, overwrite=True)
+        for name, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            if blocks is not None and name not in updates:
+                self.tables.append_block_ids(self.index[name], blocks, overwrite=False)
+        self.tables.apply_staged_writes()
+
+    def plans(self, step: int, output: Any) -> list[Any]:
+        """The plan of each group, in a random row order, sometimes padded."""
+        import numpy as np
+        from kv_plan_guard import PlanFacts
+
+        torch, draw = self.torch, self.draw
+        names = list(output.num_scheduled_tokens)
+        draw.shuffle(names)
+        counts = [output.num_scheduled_tokens[name] for name in names]
+        start = np.array([self.computed[name] for name in names], np.int64)
+        size, total = len(names), sum(counts)
+        pad_rows, pad_tokens = (draw.randrange(3), draw.randrange(8)) if draw.random() < 0.3 else (0, 0)
+        offsets = np.full(size + pad_rows + 1, total, np.int32)
+        offsets[: size + 1] = [0, *np.cumsum(counts)]
+        lengths = np.zeros(size + pad_rows, np.int32)
+        lengths[:size] = start + counts
+        positions = np.zeros(total + pad_tokens, np.int64)
+        for at, (first, count) in enumerate(zip(start.tolist(), counts, strict=True)):
+            positions[offsets[at] : offsets[at] + count] = range(first, first + count)
+        rows = torch.tensor([self.index[name] for name in names], dtype=torch.int32)
+        tables = self.tables.gather_block_tables(rows, size + pad_rows)
+        slots = self.tables.compute_slot_mappings(
+            rows, torch.from_numpy(offsets), torch.from_numpy(positions), total + pad_tokens
+        )
+        return [
+            PlanFacts(
+                step,
+                number,
+                names,
+                offsets,
+                table.numpy().copy(),
+                slots[number].numpy().copy(),
+                lengths,
+                positions=positions,
+                num_tokens=total + pad_tokens,
+                num_reqs=size + pad_rows,
+            )
+            for number, table in enumerate(tables)
+        ]
+
+
+class Run:
+    """A scheduler under a random load, a stand-in for the device, and the guard between them."""
+
+    def __init__(self, segment: dict[str, Any], seed: int) -> None:
+        from kv_plan_guard import Config, GroupLayout, Guard, Layout
+        from kv_plan_guard.adapters.scheduler import SchedulerReader
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+        self.segment, self.seed = segment, seed
+        self.draw = random.Random(seed)
+        self.config = engine_config(segment)
+        caches = kv_cache_config(segment)
+        self.asynchronous = bool(segment.get("async"))
+        self.scheduler = make_scheduler(self.config, caches, self.asynchronous)
+        init_none_hash(sha256)
+        self.hasher = get_request_block_hasher(BLOCK, sha256)
+        self.tables = Tables(segment, caches, self.draw)
+        width = int(self.tables.tables.input_block_tables[0].shape[1])
+        extra = {"sliding": {"window": 40}, "chunked_local": {"window": 48}, "mamba": {"mamba_mode": "align"}}
+        groups = tuple(
+            GroupLayout(
+                kind,
+                BLOCK,
+                segment["pool"],
+                row_width=width,
+                slot_dtype="int32" if segment.get("tables") == "ascend" else "int64",
+                slots="unused" if kind == "mamba" else "used",
+                **extra.get(kind, {}),
+            )
+            for kind in segment["groups"]
+        )
+        loads = bool(segment.get("loads"))
+        layout = Layout(
+            groups,
+            max_model_len=LONGEST,
+            steps_in_flight=int(self.asynchronous),
+            num_speculative_tokens=segment.get("drafts", 0),
+            connector="RandomConnector" if loads else None,
+            connector_checks=("LIFETIME", "CONN") if loads else (),
+        )
+        self.guard = Guard(Config(enabled=True, action="log", replay_dir=str(segment["replay"])), layout)
+        self.reader = SchedulerReader(False)
+        self.shared = [[self.draw.randrange(VOCABULARY) for _ in range(96)] for _ in range(4)]
+        self.counts = dict.fromkeys(
+            ("steps", "empty", "tokens", "made", "aborted", "preempted", "drafted", "rejected", "loaded", "failed"), 0
+        )
+        self.prefix_tokens = 0
+        self.waiting: deque[tuple[Any, Any]] = deque()
+        self.step = 0
+        self.drafts: dict[str, list[int]] = {}
+
+    def add(self) -> None:
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.request import Request
+
+        self.counts["made"] += 1
+        prompt = list(self.draw.choice(self.shared)) if self.draw.random() < 0.5 else []
+        prompt = prompt[: self.draw.randrange(1, 97)]
+        prompt += [self.draw.randrange(VOCABULARY) for _ in range(self.draw.randrange(1, 120))]
+        arguments = {
+            "request_id": f"r{self.counts['made']}",
+            "prompt_token_ids": prompt,
+            "sampling_params": SamplingParams(max_tokens=self.draw.randrange(1, 60), ignore_eos=True),
+            "pooling_params": None,
+            "block_hasher": self.hasher,
+        }
+        known = inspect.signature(Request.__init__).parameters
+        self.scheduler.add_request(Request(**{name: value for name, value in arguments.items() if name in known}))
+
+    def work(self, steps: int) -> None:
+        """Until `steps` non-empty steps were audited."""
+        from vllm.v1.request import RequestStatus
+
+        scheduler, draw = self.scheduler, self.draw
+        seats = self.segment.get("seats", 6) + 2
+        idle = 0
+        while self.counts["steps"] < steps:
+            while len(scheduler.requests) < seats:
+                self.add()
+            if draw.random() < 0.02 and scheduler.running:
+                victim = draw.choice(scheduler.running).request_id
+                scheduler.finish_requests(victim, RequestStatus.FINISHED_ABORTED)
+                self.counts["aborted"] += 1
+            output = scheduler.schedule()
+            self.waiting.append((output, self.dispatch(output)))
+            if len(self.waiting) > int(self.asynchronous):
+                scheduler.update_from_output(*self.waiting.popleft())
+            if self.drafts and not self.asynchronous:
+                self.propose()
+            idle = 0 if output.num_scheduled_tokens else idle + 1
+            if idle > 1000:
+                raise RuntimeError(f"seed {self.seed}: the scheduler schedules nothing any more")
+
+    def dispatch(self, output: Any) -> Any:
+        """What worker and guard do with one decision; returns the model's output."""
+        self.step += 1
+        counts = self.counts
+        connector = self.connector_facts(output)
+        self.guard.observe(self.reader.facts(self.step, output, connector))
+        self.tables.follow(output)
+        counts["preempted"] += len(output.preempted_req_ids or ())
+        self.prefix_tokens += sum(request.num_computed_tokens for request in output.scheduled_new_reqs)
+        if output.num_scheduled_tokens:
+            counts["steps"] += 1
+            counts["tokens"] += output.total_num_scheduled_tokens
+            for plan in self.tables.plans(self.step, output):
+                self.guard.audit(plan)
+        else:
+            counts["empty"] += 1
+        return self.sample(output)
+
+    def sample(self, output: Any) -> Any:
+        """A token for each request that is through its prompt; drafts accepted or rejected at random."""
+        from kv_plan_guard import OutputFacts
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        names, tokens, sampled, rejected = list(output.num_scheduled_tokens), [], [], []
+        self.drafts = {}
+        for name in names:
+            request = self.scheduler.requests.get(name)
+            count = output.num_scheduled_tokens[name]
+            drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+            end = self.tables.computed[name] + count - drafts
+            # Requests aborted meanwhile are sampled too, as a device would.
+            through = request is None or end >= request.num_tokens - self.in_flight(request)
+            accepted = self.draw.randint(0, drafts) if drafts else 0
+            given = 1 + accepted if through else 0
+            lost = drafts - accepted
+            self.tables.computed[name] += count - lost
+            self.counts["drafted"] += drafts
+            self.counts["rejected"] += lost
+            tokens.append([self.draw.randrange(VOCABULARY) for _ in range(given)])
+            sampled.append(given)
+            rejected.append(lost)
+            if through and self.segment.get("drafts"):
+                self.drafts[name] = [self.draw.randrange(VOCABULARY) for _ in range(self.segment["drafts"])]
+        if names:
+            self.guard.settle(OutputFacts(self.step, names, sampled, rejected))
+        result = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: at for at, name in enumerate(names)},
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+        self.report_loads(output, result)
+        return result
+
+    def in_flight(self, request: Any) -> int:
+        """Tokens that the scheduler's request already counts and no step has brought: none, it appends on output."""
+        return 0
+
+    def propose(self) -> None:
+        from vllm.v1.outputs import DraftTokenIds
+
+        live = {name: ids for name, ids in self.drafts.items() if name in self.scheduler.requests}
+        self.scheduler.update_draft_token_ids(DraftTokenIds(list(live), list(live.values())))
+
+    def connector_facts(self, output: Any) -> Any:
+        if not self.segment.get("loads"):
+            return None
+        from _guard_connector import facts_of
+
+        return facts_of(output.kv_connector_metadata)
+
+    def report_loads(self, output: Any, result: Any) -> None:
+        """Loads end some steps later, some of them with blocks that could not be read."""
+        if not self.segment.get("loads"):
+            return
+        from _guard_connector import WORKER
+
+        ended = WORKER.step(output.kv_connector_metadata, self.draw)
+        result.kv_connector_output = ended
+        if ended is not None:
+            self.counts["loaded"] += len(ended.finished_recving or ())
+            self.counts["failed"] += len(ended.invalid_block_ids)
+
+
+def main() -> int:
+    job = json.loads(Path(sys.argv[1]).read_text())
+    folder = Path(job["folder"])
+    name, seed, steps = job["segment"], int(job["seed"]), int(job["steps"])
+    target = folder / f"{name}-{seed}.json"
+    if target.exists():
+        return 0
+    segment = {**SEGMENTS[name], "replay": folder / "replay"}
+    interpreted = segment.get("kernels") == "interpreter"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    import ascend_sim
+
+    ascend_sim.activate(*([] if segment.get("tables") == "ascend" else ["plain"]))
+    import torch
+
+    torch.set_num_threads(1)
+    # What the CPU worker does before it builds a runner: host memory stands for device memory.
+    import vllm.v1.worker.cpu.shm
+    import vllm.v1.worker.gpu.block_table  # noqa: F401
+    from ascend_sim import kernels
+
+    fast = kernels.install("slot_mapping=interpreter,gather_block_tables=interpreter" if interpreted else "")
+    swapped = sorted(entry.name for entry in fast if entry.fast)
+    run = Run(segment, seed)
+    begin, cpu = time.monotonic(), time.process_time()
+    run.work(min(steps, 2000))
+    early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    bytes_early = run.guard.nbytes()
+    run.work(steps)
+    took = time.monotonic() - begin
+    stats = run.guard.stats
+    live = sum(int(group.count.sum()) for group in run.guard.mirror.groups)
+    result = {
+        "name": name,
+        "seed": seed,
+        "fast_kernels": swapped,
+        **run.counts,
+        "prefix_tokens": run.prefix_tokens,
+        "audits": stats.audits,
+        "slow_audits": stats.slow_audits,
+        "false_alarms": stats.bad_audits,
+        "violations": {code.value: number for code, number in stats.violations.items()},
+        "mirror_bytes": run.guard.nbytes(),
+        "mirror_bytes_early": bytes_early,
+        "pool_blocks": segment["pool"] * len(segment["groups"]),
+        "live_blocks": live,
+        "rss_growth_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early,
+        "seconds": round(took, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+        "cpu_us_per_step": round((time.process_time() - cpu) / max(1, run.counts["steps"]) * 1e6, 1),
+        "coverage": run.guard.finish(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{target.name}"
+    partial.write_text(json.dumps(result, indent=1) + "\n")
+    partial.replace(target)
+    sys.stdout.write("@" + json.dumps({k: v for k, v in result.items() if k not in ("coverage", "violations")}) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
