@@ -14,6 +14,7 @@ rows through one ring that is emptied meanwhile; resident memory after a tenth, 
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import queue
 import statistics
@@ -98,6 +99,7 @@ def cost(blocks: int, steps: int) -> tuple[list[float], list[float], int]:
                 on[1].numbers.spool.flush()
         gc.unfreeze()
         on[1].numbers.spool.close()
+        atexit.unregister(on[1].numbers.spool.close)  # its folder is gone by then
         return times[0], times[1], on[1].numbers.timeline.dropped
 
 
@@ -154,7 +156,7 @@ def growth(tasks: int) -> tuple[float, int]:
         for code in spans:
             ring.event(code, number, number, number)
         ring.event(Code.DONE, number)
-        if number % 4_000 == 0:
+        if number % 1_000 == 0:
             ring.take()
         if number == tasks // 10:
             base = resident_mb()
