@@ -231,7 +231,7 @@ def test_page_shows_every_pair_and_the_recompute_command(honest: Path) -> None:
     html = page(verified, "honest")
     assert html.count("<title>pair ") == 12  # a dot and a line for each
     assert "serving-evidence verify honest" in html
-    assert verified.verdict["sentence"].replace("+", "+") in html
+    assert verified.verdict["sentence"].removeprefix("REPRODUCED: ") in html
     assert page(replace(verified, files=1), "honest") != html
 
 

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 _PAGE_STYLE = """
 :root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:1rem auto;max-width:62rem;padding:0 1rem}
-table{border-collapse:collapse}
-td,th{padding:.2rem .6rem;text-align:left;border-bottom:1px solid #8885;vertical-align:top}
-code{overflow-wrap:anywhere}
+code{overflow-wrap:anywhere}table.se,.se-code{font-size:.85rem}
 """
 
 

@@ -35,7 +35,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Safe:
     """A table; on a narrow screen it scrolls by itself."""
     top = "".join(f"<th>{h(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{h(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return Safe(f'<div class="se-table"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>')
+    inside = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
+    return Safe(f'<div class="se-table"><table class="se">{inside}</table></div>')
 
 
 def items(values: Iterable[object]) -> Safe:

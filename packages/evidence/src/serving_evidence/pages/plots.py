@@ -23,15 +23,15 @@ COLOURS = {"A": "#8a8f98", "B": "#3d7fe0"}
 _INTERVAL, _MARGIN = "#c2410c", "#15803d"
 
 
-def forest(row: dict[str, Any], threshold: float) -> str:
+def forest(row: dict[str, Any], margins: Sequence[float] = ()) -> str:
     """One dot a pair, then the verdict interval with its estimate; right of the zero line B is better.
 
-    threshold: where the claim is decided, oriented, in the row's units (drawn when it is not zero).
+    margins: where the claim is decided, oriented, in the row's units, where that is not at zero.
     """
     verdict = row["verdict"]
     scale, left, right = verdict["scale"], 80, WIDTH - 100
     bounds = [x for x in (verdict["low"], verdict["high"]) if x is not None]
-    x = _linear([*row["effects"], 0.0, threshold, *bounds], left, right)
+    x = _linear([*row["effects"], 0.0, *margins, *bounds], left, right)
     lines = []
     for i, effect in enumerate(row["effects"]):
         y = ROW * (i + 1)
@@ -48,8 +48,7 @@ def forest(row: dict[str, Any], threshold: float) -> str:
             _text(4, bottom + 4, "interval") + _text(right + 10, bottom + 4, h(show(verdict["estimate"], scale)))
         )
     lines.append(_upright(x(0.0), bottom + 10, "currentColor") + _text(x(0.0) + 4, bottom + 22, "no difference"))
-    if threshold:
-        lines.append(_upright(x(threshold), bottom + 10, _MARGIN) + _text(x(threshold) + 4, 10, "margin"))
+    lines += [_upright(x(value), bottom + 10, _MARGIN) + _text(x(value), 10, "margin", "middle") for value in margins]
     return _svg(bottom + 28, "Effect of every pair of starts and the interval", lines)
 
 

@@ -60,7 +60,8 @@ def _list(values: list[Any]) -> str:
 
 def _claim(verified: Verified) -> str:
     verdict, protocol = verified.verdict, verified.protocol
-    parts = [paragraph(protocol.question), Safe(f"<p>{chip(verdict['status'])} {h(verdict['sentence'])}</p>")]
+    said = verdict["sentence"].removeprefix(f"{verdict['status']}: ")
+    parts = [paragraph(protocol.question), Safe(f"<p>{chip(verdict['status'])} {h(said)}</p>")]
     if verdict["decision"]:
         found = verdict["decision"]
         parts.append(Safe(f"<p>Decision: <b>{h(found['choice'])}</b>, {h(found['reason'])}.</p>"))
@@ -74,7 +75,7 @@ def _pairs(verified: Verified) -> str:
         return ""
     row, claim = verified.verdict["rows"][0], verified.protocol.primary
     margin = claim.margin if row["verdict"]["scale"] == "difference" else log1p(claim.margin)
-    threshold = {"better": margin, "not-worse": -margin, "same": margin}[claim.rule]
+    margins = {"better": [margin], "not-worse": [-margin], "same": [-margin, margin]}[claim.rule]
     starts = starts_of(verified.packet, verified.runs)
     values = []
     for pair in sorted({start.pair for start in starts}):
@@ -82,7 +83,7 @@ def _pairs(verified: Verified) -> str:
         if len(both) == 2:
             values.append((both["A"], both["B"]))
     said = f"{claim.metric} ({claim.scenario}), primary. Positive is better for B: {verified.protocol.arms['B'].label}."
-    return paragraph(said) + plots.forest(row, threshold) + plots.slope(row, values)
+    return paragraph(said) + plots.forest(row, [value for value in margins if value]) + plots.slope(row, values)
 
 
 def _metrics(verified: Verified) -> str:

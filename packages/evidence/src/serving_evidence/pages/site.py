@@ -104,9 +104,9 @@ def _front(checked: list[tuple[LedgerEntry, Verified]], others: list[Published])
     npu = (
         "Packets measured on an NPU: " + ", ".join(measured) + "."
         if measured
-        else "No packet here was measured on an NPU. Those made here ran the real vLLM and vllm-ascend runner on a "
-        "CPU, on a tiny random model: their times say what this harness can tell apart, nothing about the speed of "
-        "an NPU. Results that others published from an NPU are quoted as published."
+        else "No packet here was measured on an NPU. What each of them ran on stands in its notes and among its host "
+        "facts; their times say what this harness can tell apart there, and nothing about the speed of an NPU. Results "
+        "that others published from an NPU are quoted as published."
     )
     glossary = [[chip(word), text] for word, text in VERDICTS]
     more = [
