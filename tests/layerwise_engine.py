@@ -134,6 +134,7 @@ def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
             prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
             sampling = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, detokenize=False)
             for number in (1, 2):
+                forget_misses(llm)
                 began = time.perf_counter()
                 outputs = llm.generate(prompts, sampling, use_tqdm=False)
                 result[f"seconds_{number}"] = time.perf_counter() - began
@@ -151,6 +152,12 @@ def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
             del llm
             gc.collect()
             close_timelines()
+
+
+def forget_misses(llm: Any) -> None:
+    """The connector's scheduler side remembers for 30 s that a block was not there: as if that time had passed."""
+    connector = getattr(llm.llm_engine.engine_core.engine_core.scheduler, "connector", None)
+    getattr(getattr(connector, "connector_scheduler", None), "_lw_block_hit_cache", {}).clear()
 
 
 def ask_for(spec: dict[str, Any], folder: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_schedule_blocks_its_head_exactly_where_it_can(results, name):
         assert result["impossible"] is None
         assert pairs >= schedule.pairs
         assert result["hol"] >= 3 * len(schedule.pairs), "once a step at least"
-        assert all(":SAVE_CPU" in key for key in result["hol_pairs"])
+        assert all(":SAVE_" in key for key in result["hol_pairs"]), "a gate never is what blocks"
     else:
         assert result["impossible"] is not None
         assert result["hol_pairs"] == {}
@@ -107,7 +107,8 @@ def test_the_reason_is_the_configurations(results):
 def test_ready_passes_the_blocked_head_and_fifo_and_gate_do_not(results, name):
     assert results[f"{name}-fifo"]["counts"]["calls"] == 0
     assert results[f"{name}-ready"]["counts"]["reordered"] >= 3
-    assert results[f"{name}-gate"]["counts"]["reordered"] == 0
+    # Only the first burst of a step has several tasks of one gate; with a depth of 8 the blocked head is among them.
+    assert (results[f"{name}-gate"]["counts"]["reordered"] > 0) is (name == "B-deep")
     assert results[f"{name}-fifo"]["order"] == sorted(results[f"{name}-fifo"]["order"][:12]) * 3
 
 
