@@ -153,7 +153,11 @@ def test_a_damaged_or_unwritable_cache_is_done_without(doctor, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(("--confidence", "most"), "--confidence"), (("--format", "xml"), "--format"), (("--core", "/nowhere"), "source tree")],
+    [
+        (("--confidence", "most"), "--confidence"),
+        (("--format", "xml"), "--format"),
+        (("--core", "/nowhere"), "source tree"),
+    ],
 )
 def test_bad_input_ends_with_status_two(doctor, arguments, word):
     result = doctor(*arguments)

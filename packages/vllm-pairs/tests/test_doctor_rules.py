@@ -86,7 +86,11 @@ IMPORTED = "from vllm_ascend.utils import vllm_version_is\n"
         ("import vllm.config as c\nc.Gone\n", "missing-attribute", "vllm.config:Gone"),
         ("from vllm.backend import VllmConfig\n", "missing-name", "vllm.backend:VllmConfig"),
         ("from vllm import envs\nenvs.VLLM_GONE\n", "missing-attribute", "vllm.envs:VLLM_GONE"),
-        ("from vllm.config import ModelConfig\nModelConfig.gone\n", "missing-attribute", "vllm.config:ModelConfig.gone"),
+        (
+            "from vllm.config import ModelConfig\nModelConfig.gone\n",
+            "missing-attribute",
+            "vllm.config:ModelConfig.gone",
+        ),
         ("from vllm.config import ModelConfig\nModelConfig()\n", "call-argument", "vllm.config:ModelConfig.__init__"),
         ("import importlib\nimportlib.import_module('vllm.gone')\n", "missing-module", "vllm.gone"),
     ],
@@ -238,4 +242,6 @@ def test_a_kernel_launch_that_leaves_out_a_parameter(trees):
     core = {**CORE, "vllm/kernels.py": kernel}
     (found,) = findings(trees, "from vllm.kernels import kernel\nkernel[(1,)](1, SIZE=2, num_warps=4)\n", core=core)
     assert (found.kind, found.name) == ("call-argument", "b")
-    assert findings(trees, "from vllm.kernels import kernel\nkernel[(1,)](1, 2, SIZE=2, num_warps=4)\n", core=core) == []
+    assert (
+        findings(trees, "from vllm.kernels import kernel\nkernel[(1,)](1, 2, SIZE=2, num_warps=4)\n", core=core) == []
+    )

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    core: str | Path = "", plugin: str | Path = "", *, core_version: str | None = None, plugin_version: str | None = None
+    core: str | Path = "",
+    plugin: str | Path = "",
+    *,
+    core_version: str | None = None,
+    plugin_version: str | None = None,
 ) -> Report:
     """All findings of one core with one plugin.
 

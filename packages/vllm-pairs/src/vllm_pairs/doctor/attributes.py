@@ -60,7 +60,12 @@ def _of_class(analysis: Analysis, base: Value, node: ast.Attribute, place: Place
         return
     if base.sort == "super":
         rest = classes.mro(ref)
-        if node.attr.startswith("__") or classes.owner(ref, node.attr, after=base.ref) or not rest.complete or rest.external:
+        if (
+            node.attr.startswith("__")
+            or classes.owner(ref, node.attr, after=base.ref)
+            or not rest.complete
+            or rest.external
+        ):
             return
     elif classes.has(ref, node.attr, instance=base.sort == "instance") is not False:
         return

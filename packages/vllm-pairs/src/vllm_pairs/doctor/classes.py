@@ -212,9 +212,7 @@ def _merge(chains: list[list[Ref]]) -> list[Ref]:
     merged: list[Ref] = []
     chains = [list(chain) for chain in chains if chain]
     while chains:
-        head = next(
-            (chain[0] for chain in chains if not any(chain[0] in other[1:] for other in chains)), chains[0][0]
-        )
+        head = next((chain[0] for chain in chains if not any(chain[0] in other[1:] for other in chains)), chains[0][0])
         merged.append(head)
         chains = [rest for chain in chains if (rest := [one for one in chain if one != head])]
     return merged

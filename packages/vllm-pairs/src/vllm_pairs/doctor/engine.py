@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor import attributes, imports
@@ -23,6 +24,7 @@ from vllm_pairs.doctor.world import World
 from vllm_pairs.pairs import CORE_DISTRIBUTIONS, PLUGIN_DISTRIBUTION
 
 if TYPE_CHECKING:
+    import ast
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
@@ -58,7 +60,9 @@ class Workbench:
             self._trees[key] = open_tree(where, package, names, version)
         return self._trees[key]
 
-    def outlines_of(self, tree: Tree, core_version: str | None) -> dict[str, Outline]:
+    def outlines_of(
+        self, tree: Tree, core_version: str | None, keep: dict[str, ast.Module | None] | None = None
+    ) -> dict[str, Outline]:
         """The outlines of a tree, as the core's version decides its branches."""
         key = (tree.sha256, core_version)
         if key not in self._outlines:
@@ -69,7 +73,7 @@ class Workbench:
                 done += count
                 self.progress(f"reading {tree.name} {tree.version or ''}", done, len(tree.sources))
 
-            self._outlines[key] = outlines(tree, core_version, self.processes, step)
+            self._outlines[key] = outlines(tree, core_version, self.processes, step, keep)
         return self._outlines[key]
 
     def run(self, core: Tree, plugin: Tree, hooks: Sequence[HookSource] = ()) -> Report:
@@ -85,11 +89,12 @@ class Workbench:
         return Report(core.info, plugin.info, tuple(findings), seconds=time.perf_counter() - start)
 
     def _findings(self, core: Tree, plugin: Tree, hooks: Sequence[HookSource]) -> list[Finding]:
-        world = World(
-            core.version,
-            (core, self.outlines_of(core, core.version)),
-            (plugin, self.outlines_of(plugin, core.version)),
-        )
+        kept: dict[str, ast.Module | None] = {}
+        with ThreadPoolExecutor(1) as other:  # the core's files go to processes, the plugin's are read here meanwhile
+            reading = other.submit(self.outlines_of, core, core.version)
+            of_plugin = self.outlines_of(plugin, core.version, kept)
+            of_core = reading.result()
+        world = World(core.version, (core, of_core), (plugin, of_plugin), kept=kept)
         analysis = Analysis(world, CORE, PLUGIN)
         self._rules(analysis)
         findings = [*_unreadable(world, core, plugin), *analysis.findings(Severities(analysis).of)]
@@ -117,9 +122,7 @@ class Workbench:
 def _unreadable(world: World, *trees: Tree) -> list[Finding]:
     """What could not be read, as findings: parts that nothing is said of."""
     rule = BY_KIND["unreadable"]
-    problems = [
-        (problem.file, problem.line, problem.reason, tree) for tree in trees for problem in tree.problems
-    ]
+    problems = [(problem.file, problem.line, problem.reason, tree) for tree in trees for problem in tree.problems]
     for tree in trees:
         for module, path in tree.files.items():
             if (problem := world.outlines[module].problem) is not None:

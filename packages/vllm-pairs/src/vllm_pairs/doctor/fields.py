@@ -76,7 +76,7 @@ class Constructors:
         return Constructor(Signature(()), ref)
 
     def data_kind(self, ref: Ref) -> str | None:
-        """"plain" for a dataclass, "validated" for one of pydantic, None for none."""
+        """ "plain" for a dataclass, "validated" for one of pydantic, None for none."""
         node = self.world.node(ref)
         if not isinstance(node, ast.ClassDef):
             return None

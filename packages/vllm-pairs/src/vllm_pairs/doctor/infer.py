@@ -279,7 +279,15 @@ class Inference:
 
     def _call(self, node: ast.Call, scope: Scope) -> Found:
         called = last_name(node.func)
-        if isinstance(node.func, ast.Name) and called in ("super", "cast", "type", "list", "tuple", "sorted", "reversed"):
+        if isinstance(node.func, ast.Name) and called in (
+            "super",
+            "cast",
+            "type",
+            "list",
+            "tuple",
+            "sorted",
+            "reversed",
+        ):
             return self._builtin(node, called, scope)
         if called == "cast" and len(node.args) == 2:
             return self.annotations.read(node.args[0], scope.module, scope, scope.self_type)
@@ -320,7 +328,9 @@ class Inference:
         made = found.node or self.world.node(found.ref)
         if not isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef) or made.returns is None:
             return UNKNOWN
-        if isinstance(made, ast.AsyncFunctionDef) or any("contextmanager" in ast.unparse(d) for d in made.decorator_list):
+        if isinstance(made, ast.AsyncFunctionDef) or any(
+            "contextmanager" in ast.unparse(d) for d in made.decorator_list
+        ):
             return UNKNOWN
         module = found.ref.module
         if index is None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vllm_pairs.doctor.outline import Words
+
 _PLAIN = frozenset(
     "ctx op ops id attr arg name names kind type_comment lineno module level conversion simple is_async asname rest "
     "type_ignores kwd_attrs".split()
@@ -18,7 +20,9 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     for made in vars(ast).values()
     if isinstance(made, type) and issubclass(made, ast.AST)
 }
-_FIELDS[ast.Constant] = _FIELDS[ast.MatchSingleton] = _FIELDS[ast.Import] = _FIELDS[ast.ImportFrom] = _FIELDS[ast.Global] = _FIELDS[ast.Nonlocal] = ()
+_FIELDS[ast.Constant] = _FIELDS[ast.MatchSingleton] = _FIELDS[ast.Import] = _FIELDS[ast.ImportFrom] = _FIELDS[
+    ast.Global
+] = _FIELDS[ast.Nonlocal] = ()
 if hasattr(ast, "TypeAlias"):
     _FIELDS[ast.TypeAlias] = ("name", "type_params", "value")
 
@@ -42,3 +46,50 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         one = stack.pop()
         yield one
         stack += children(one)
+
+
+_LEAVES = frozenset({ast.Name, ast.Constant, type(None), str})
+_SCANNED = {
+    made: tuple(field for field in fields if field not in ("annotation", "returns", "type_params"))
+    for made, fields in _FIELDS.items()
+}
+
+
+def scan(top: ast.AST, own: str, found: Words) -> None:
+    """Collect what a body calls and stores into `found`; `own` is the name that stands for self ("" for none).
+
+    Each node is looked at once: this runs over every line of a core.
+    """
+    calls, stores, instance = found.calls, found.stores, found.instance
+    stack = [top]
+    while stack:
+        node = stack.pop()
+        kind = node.__class__
+        if kind is ast.Call:
+            _scan_call(node, own, found)  # type: ignore[arg-type]
+        elif kind is ast.Attribute and node.ctx.__class__ is ast.Store:  # type: ignore[attr-defined]
+            base = node.value  # type: ignore[attr-defined]
+            to_self = base.__class__ is ast.Name and base.id == own
+            (instance if to_self else stores).add(node.attr)  # type: ignore[attr-defined]
+        for field in _SCANNED[kind]:
+            value = getattr(node, field, None)
+            if value.__class__ is list:
+                stack += [item for item in value if item.__class__ not in _LEAVES]
+            elif value.__class__ not in _LEAVES:
+                stack.append(value)
+    calls.discard("")
+
+
+def _scan_call(node: ast.Call, own: str, found: Words) -> None:
+    function = node.func.value if isinstance(node.func, ast.Subscript) else node.func  # kernel[grid](...)
+    if isinstance(function, ast.Attribute):
+        found.calls.add(function.attr)
+    elif isinstance(function, ast.Name):
+        found.calls.add(function.id)
+        if function.id == "setattr" and len(node.args) > 1:
+            target, name = node.args[0], node.args[1]
+            text = str(name.value) if isinstance(name, ast.Constant) else "*"
+            if isinstance(target, ast.Name) and target.id == own:
+                found.instance.add(text)
+            elif text != "*":
+                found.stores.add(text)

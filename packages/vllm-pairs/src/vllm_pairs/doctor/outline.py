@@ -10,12 +10,12 @@ import ast
 import gc
 import os
 import warnings
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from vllm_pairs.doctor import workers
 from vllm_pairs.doctor.conditions import Conditions, is_type_checking, prune
-from vllm_pairs.doctor.nodes import walk
+from vllm_pairs.doctor.nodes import scan, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +50,15 @@ class ClassOutline:
     members: dict[str, int]
     instance: frozenset[str]
     dynamic: bool  # has __getattr__ or __getattribute__
+
+
+@dataclass(slots=True)
+class Words:
+    """Names found in bodies: called, stored on other objects, stored on self."""
+
+    calls: set[str]
+    stores: set[str]
+    instance: set[str]
 
 
 @dataclass(slots=True)
@@ -92,30 +101,13 @@ def absolute(module: str, is_package: bool, node: ast.ImportFrom) -> str:
 def outline(module: str, is_package: bool, tree: ast.Module) -> Outline:
     """Read one (pruned) syntax tree."""
     made = Outline(module)
-    _read_block(made, is_package, tree.body, made.names)
-    calls, stores = set(), set()
-    for node in walk(tree):
-        if isinstance(node, ast.Call):
-            function = node.func
-            if isinstance(function, ast.Subscript):  # kernel[grid](...)
-                function = function.value
-            if isinstance(function, ast.Attribute):
-                calls.add(function.attr)
-            elif isinstance(function, ast.Name):
-                calls.add(function.id)
-                if function.id == "setattr" and len(node.args) == 3 and isinstance(node.args[1], ast.Constant):
-                    stores.add(str(node.args[1].value))
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and not _is_self(node.value):
-            stores.add(node.attr)
-    made.calls, made.stores = frozenset(calls), frozenset(stores)
+    found = Words(set(), set(), set())
+    _read_block(made, is_package, tree.body, made.names, found)
+    made.calls, made.stores = frozenset(found.calls), frozenset(found.stores)
     if (hook := made.names.get("__getattr__")) is not None and hook.kind == "def":
         made.lazy = _lazy_names(tree)
         made.open = made.lazy is None
     return made
-
-
-def _is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
 def _bind(names: dict[str, Name], name: str, bound: Name) -> None:
@@ -124,7 +116,7 @@ def _bind(names: dict[str, Name], name: str, bound: Name) -> None:
     names[name] = bound
 
 
-def _read_block(made: Outline, is_package: bool, body: list[ast.stmt], names: dict[str, Name]) -> None:
+def _read_block(made: Outline, is_package: bool, body: list[ast.stmt], names: dict[str, Name], found: Words) -> None:
     for node in body:
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -140,17 +132,21 @@ def _read_block(made: Outline, is_package: bool, body: list[ast.stmt], names: di
                     _bind(names, alias.asname or alias.name, bound)
         elif isinstance(node, _DEFS):
             _bind(names, node.name, Name("def", node.lineno))
+            scan(node, "", found)
         elif isinstance(node, ast.ClassDef):
             _bind(names, node.name, Name("class", node.lineno))
-            _read_class(made, node, node.name)
+            _read_class(made, node, node.name, found)
         elif isinstance(node, ast.If) and is_type_checking(node.test):
-            _read_block(made, is_package, node.body, made.typing_names)
-            _read_block(made, is_package, node.orelse, names)
+            _read_block(made, is_package, node.body, made.typing_names, found)
+            _read_block(made, is_package, node.orelse, names, found)
         else:
             for name in _stored(node):
                 _bind(names, name, Name("value", node.lineno))
-            for block in _blocks(node):
-                _read_block(made, is_package, block, names)
+            blocks = list(_blocks(node))
+            if not blocks:
+                scan(node, "", found)
+            for block in blocks:
+                _read_block(made, is_package, block, names, found)
 
 
 def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
@@ -192,18 +188,20 @@ def dotted(node: ast.expr) -> str:
     return "?"
 
 
-def _read_class(made: Outline, node: ast.ClassDef, qualname: str) -> None:
+def _read_class(made: Outline, node: ast.ClassDef, qualname: str, found: Words) -> None:
     members: dict[str, int] = {}
-    instance: set[str] = set()
+    own = Words(found.calls, found.stores, set())
+    instance = own.instance
 
     def read(body: list[ast.stmt]) -> None:
         for part in body:
             if isinstance(part, _DEFS):
                 members[part.name] = part.lineno
-                _self_stores(part, instance)
+                arguments = [*part.args.posonlyargs, *part.args.args]
+                scan(part, arguments[0].arg if arguments else "", own)
             elif isinstance(part, ast.ClassDef):
                 members[part.name] = part.lineno
-                _read_class(made, part, f"{qualname}.{part.name}")
+                _read_class(made, part, f"{qualname}.{part.name}", found)
             elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
                 members[part.target.id] = part.lineno
                 if part.target.id == "__slots__":
@@ -222,26 +220,6 @@ def _read_class(made: Outline, node: ast.ClassDef, qualname: str) -> None:
     bases = tuple(dotted(base) for base in node.bases)
     bases += tuple(f"metaclass={dotted(word.value)}" for word in node.keywords if word.arg == "metaclass")
     made.classes[qualname] = ClassOutline(qualname, node.lineno, bases, members, frozenset(instance), dynamic)
-
-
-def _self_stores(function: ast.FunctionDef | ast.AsyncFunctionDef, found: set[str]) -> None:
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    if not arguments:
-        return
-    own = arguments[0].arg
-    for node in walk(function):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name) and node.value.id == own:
-                found.add(node.attr)
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "setattr"
-            and len(node.args) > 1
-            and isinstance(node.args[0], ast.Name)
-            and node.args[0].id == own
-        ):
-            found.add(str(node.args[1].value) if isinstance(node.args[1], ast.Constant) else "*")
 
 
 def _lazy_names(tree: ast.Module) -> frozenset[str] | None:
@@ -272,17 +250,24 @@ def _lazy_names(tree: ast.Module) -> frozenset[str] | None:
 Job = tuple[str, bool, str, bytes]
 
 
-def _outline_chunk(jobs: list[Job], core_version: str | None) -> list[Outline]:
+def read_chunk(
+    jobs: list[Job], core_version: str | None, keep: dict[str, ast.Module | None] | None = None
+) -> list[Outline]:
+    """The outlines of some files."""
+    collecting = gc.isenabled()
     gc.disable()  # syntax trees have no cycles worth a search
     made = []
     for module, is_package, path, source in jobs:
         try:
             tree = prune_if(parse(source, path), source, core_version)
             made.append(outline(module, is_package, tree))
+            if keep is not None:
+                keep[module] = tree
         except (SyntaxError, RecursionError) as error:
             line = getattr(error, "lineno", None) or 1
             made.append(Outline(module, open=True, problem=(line, f"cannot be parsed: {getattr(error, 'msg', error)}")))
-    gc.enable()
+    if collecting:
+        gc.enable()
     return made
 
 
@@ -294,21 +279,28 @@ def prune_if(tree: ast.Module, source: bytes, core_version: str | None) -> ast.M
 
 
 def outlines(
-    tree: Tree, core_version: str | None, processes: int | None = None, step: Callable[[int], None] = lambda n: None
+    tree: Tree,
+    core_version: str | None,
+    processes: int | None = None,
+    step: Callable[[int], None] = lambda n: None,
+    keep: dict[str, ast.Module | None] | None = None,
 ) -> dict[str, Outline]:
-    """The outline of every module; `step` is told how many files were read since it was last called."""
-    jobs = [(module, tree.is_package(module), tree.files[module], text) for module, text in sorted(tree.sources.items())]
+    """The outline of every module; `step` is told how many files were read since it was last called.
+
+    With `keep` one process reads them all and leaves their syntax trees there.
+    """
+    jobs = [
+        (module, tree.is_package(module), tree.files[module], text) for module, text in sorted(tree.sources.items())
+    ]
     made = {module: Outline(module, open=True) for module in tree.files if module not in tree.sources}
     chunks = [jobs[start : start + _CHUNK] for start in range(0, len(jobs), _CHUNK)]
     count = processes if processes is not None else min(4, os.cpu_count() or 1)
-    if count > 1 and len(chunks) > 4:
-        with ProcessPoolExecutor(count) as pool:
-            results = pool.map(_outline_chunk, chunks, [core_version] * len(chunks))
-            for chunk in results:
-                made.update((one.module, one) for one in chunk)
-                step(len(chunk))
+    if count > 1 and len(chunks) > 4 and keep is None:
+        for chunk in workers.each(chunks, core_version, count):
+            made.update((one.module, one) for one in chunk)
+            step(len(chunk))
     else:
         for jobs in chunks:
-            made.update((one.module, one) for one in _outline_chunk(jobs, core_version))
+            made.update((one.module, one) for one in read_chunk(jobs, core_version, keep))
             step(len(jobs))
     return made

@@ -79,6 +79,7 @@ class OverrideRule:
         left = self.classes.left_abstract(ref)
         if not left or any(self.analysis.is_plugin(owner) for owner, _ in left):
             return  # abstract methods of its own: not made to be instantiated
+        nearest = next(one for one in bases.refs if self.analysis.is_core(one))
         for owner, name in left:
             self.analysis.add(
                 Draft(
@@ -88,7 +89,8 @@ class OverrideRule:
                     node=node,
                     place=place,
                     message=f"{node.name} leaves out {name!r}, which {owner.qualname} declares abstract",
-                    confidence="medium",
+                    # A core class between that leaves it out too is not made into objects either.
+                    confidence="medium" if owner == nearest else "low",
                     core=Ref(owner.module, f"{owner.qualname}.{name}"),
                     core_has=f"abstract {owner.qualname}.{name}",
                     function=Ref(ref.module, f"{ref.qualname}.__init__"),

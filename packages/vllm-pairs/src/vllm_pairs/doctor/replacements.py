@@ -172,9 +172,7 @@ class ReplacementRule:
         wrapper = last_name(one.value.func) if isinstance(one.value, ast.Call) else ""
         return _with_bound(found, 0 if wrapper == "staticmethod" or value.sort != "def" else 1)
 
-    def _sites(
-        self, one: Replacement, wanted: Callable_[[ast.Call], bool]
-    ) -> Iterator[tuple[Site, Confidence]]:
+    def _sites(self, one: Replacement, wanted: Callable_[[ast.Call], bool]) -> Iterator[tuple[Site, Confidence]]:
         """The core's calls that reach the replacement, and how surely they are made."""
         modules = self.sites.modules(one.name)
         if one.owner.sort == "module":

@@ -127,9 +127,11 @@ class Severities:
                     text = part.value
                     entries += [text.rpartition(".")[0]] if text.startswith(f"{plugin}.") else []
         # The package's functions are its entry points.
-        package = [Ref(plugin, name) for name, bound in world.outlines[plugin].names.items() if bound.kind == "def"] if (
-            plugin in world.outlines
-        ) else []
+        package = (
+            [Ref(plugin, name) for name, bound in world.outlines[plugin].names.items() if bound.kind == "def"]
+            if (plugin in world.outlines)
+            else []
+        )
         self._entry_functions = self._reach([(function, None) for function in package], always=True)
         return entries
 

@@ -53,7 +53,7 @@ class Signature:
         return any(param.kind is ParameterKind.var_keyword for param in self.params)
 
     def text(self) -> str:
-        """As in a def statement, without annotations; a default is shown as "=...". """
+        """As in a def statement, without annotations; a default is shown as "=..."."""
         parts: list[str] = []
         starred = False
         for param in self.params:

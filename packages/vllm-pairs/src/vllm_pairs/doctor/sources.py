@@ -93,7 +93,9 @@ def _installed(wanted: str, package: str, distributions: tuple[str, ...]) -> Tre
         except (metadata.PackageNotFoundError, ValueError):
             continue
         if version and Version(found.version).public != Version(version).public:
-            raise DoctorError(f"{candidate} {found.version} is installed, {wanted!r} was asked for; give a path instead")
+            raise DoctorError(
+                f"{candidate} {found.version} is installed, {wanted!r} was asked for; give a path instead"
+            )
         folder = Path(str(found.locate_file(""))).resolve()
         tree = _collect(package, candidate, _folder_members(folder, package), str(folder))
         tree.version = found.version

@@ -49,7 +49,13 @@ class Place:
     def at(self, statement: ast.stmt) -> Place:
         """The same surroundings, another statement."""
         return Place(
-            self.module, self.scope, statement, self.function, self.conditional, self.handled, self.typing,
+            self.module,
+            self.scope,
+            statement,
+            self.function,
+            self.conditional,
+            self.handled,
+            self.typing,
             self.by_parameter,
         )
 
@@ -177,9 +183,7 @@ class Walker:
         yield from self._block(node.orelse, place.doubted() if caught else place, owner)
         yield from self._block(node.finalbody, place, owner)
 
-    def _with(
-        self, node: ast.With | ast.AsyncWith, place: Place, owner: Ref | None
-    ) -> Iterator[tuple[ast.AST, Place]]:
+    def _with(self, node: ast.With | ast.AsyncWith, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
         caught: set[str] = set()
         for item in node.items:
             yield from self._expression(item.context_expr, place)
@@ -192,8 +196,16 @@ class Walker:
 
     def _expression(self, node: ast.AST, place: Place) -> Iterator[tuple[ast.AST, Place]]:
         if isinstance(node, ast.Lambda):
-            scope = Scope(place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked)
-            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+            scope = Scope(
+                place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked
+            )
+            arguments = [
+                *node.args.posonlyargs,
+                *node.args.args,
+                *node.args.kwonlyargs,
+                node.args.vararg,
+                node.args.kwarg,
+            ]
             scope.names = {argument.arg: [Source("unknown")] for argument in arguments if argument is not None}
             name = f"{place.function.qualname}.<lambda>" if place.function is not None else "<lambda>"
             inner = replace(place.doubted(scope=scope), function=Ref(place.module, name))

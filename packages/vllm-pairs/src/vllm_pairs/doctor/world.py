@@ -66,14 +66,19 @@ Found = Value | _Answer
 class World:
     """The core and the plugin (and, for their hooks, more packages), with the core's version for conditions."""
 
-    def __init__(self, core_version: str | None, *sides: tuple[Tree, dict[str, Outline]]) -> None:
+    def __init__(
+        self,
+        core_version: str | None,
+        *sides: tuple[Tree, dict[str, Outline]],
+        kept: dict[str, ast.Module | None] | None = None,
+    ) -> None:
         self.core_version = core_version
         self.trees = [tree for tree, _ in sides]
         self.roots = {tree.package: tree for tree in self.trees}
         self.outlines: dict[str, Outline] = {}
         for _, outlines in sides:
             self.outlines.update(outlines)
-        self._asts: dict[str, ast.Module | None] = {}
+        self._asts: dict[str, ast.Module | None] = dict(kept or {})
         self._nodes: dict[str, dict[str, ast.AST]] = {}
         self._resolving: set[tuple[str, str]] = set()
 
