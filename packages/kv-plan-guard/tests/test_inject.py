@@ -82,3 +82,37 @@ def test_cells_with_a_result_are_not_run_again(tmp_path):
 def test_a_damaged_result_counts_as_missing(tmp_path):
     (tmp_path / f"{CELL.name}.json").write_text("{")
     assert inject.verdict(CELL, tmp_path)["state"] == "missing"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--engine", "gpu"], "engine must be one of sim, core, got 'gpu'"),
+        (["--kind", "off-by-two"], "'off-by-two'"),
+        (["--model", "dense"], "--model must be NAME=FOLDER"),
+        (["--model", "huge=/x"], "NAME among dense, sliding, hybrid, draft"),
+    ],
+)
+def test_bad_input_of_the_command_is_one_line_and_nothing_is_written(tmp_path, capsys, arguments, named):
+    from kv_plan_guard.cli import main
+
+    out = tmp_path / "out"
+    assert main(["inject", *arguments, "--out", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert named in captured.err
+    assert captured.err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_the_command_prints_the_matrix_of_kept_results(tmp_path, capsys):
+    from kv_plan_guard.cli import main
+
+    for cell in inject.cells(["sim"], ["off-by-one-slot"]):
+        write(tmp_path, cell, **CAUGHT)
+    models = [word for name in ("dense", "sliding", "hybrid", "draft") for word in ("--model", f"{name}=/nowhere")]
+    given = ["inject", "--engine", "sim", "--kind", "off-by-one-slot", "--out", str(tmp_path), *models]
+    assert main(given) == 0
+    assert "6 of 6 cells caught, 1 kinds" in capsys.readouterr().out
+    assert main([*given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["caught"] == 6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from dataclasses import asdict
@@ -65,12 +64,10 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _inject(arguments: list[str]) -> int:
-    """The fault catalogue needs an engine: it lives with the adapters."""
-    try:
-        module = importlib.import_module("kv_plan_guard.adapters.inject")
-    except ImportError as error:
-        raise GuardError(f"inject needs an environment with vLLM and ascend-sim: {error}") from None
-    return int(module.main(arguments))
+    """The fault catalogue runs in processes with an engine; the matrix itself needs none."""
+    from kv_plan_guard import inject
+
+    return inject.main(arguments)
 
 
 def main(argv: list[str] | None = None) -> int:

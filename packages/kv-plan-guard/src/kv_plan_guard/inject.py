@@ -7,18 +7,19 @@ no token of that step, or of a later one, had been released. A cell that cannot 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kv_plan_guard.errors import GuardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
 ENGINES: Final = ("sim", "core")
 ARCHITECTURES: Final[dict[str, str]] = {"full": "dense", "sliding": "sliding", "hybrid": "hybrid"}
@@ -231,3 +232,48 @@ def table(wanted: Sequence[Cell], summary: dict[str, Any]) -> str:
             reasons.setdefault(row["why"], []).append(place)
     lines += [f"n/a: {why}: {', '.join(dict.fromkeys(places))}" for why, places in reasons.items()]
     return "\n".join(lines)
+
+
+def checkpoints(given: Sequence[str] = ()) -> dict[str, str]:
+    """The checkpoint of each architecture: `NAME=FOLDER` as given, the others built by the `ascend-sim` command."""
+    models = {}
+    for item in given:
+        name, equals, folder = item.partition("=")
+        if not equals or name not in (*ARCHITECTURES.values(), "draft"):
+            known = ", ".join((*ARCHITECTURES.values(), "draft"))
+            raise GuardError(f"--model must be NAME=FOLDER with NAME among {known}, got {item!r}")
+        models[name] = folder
+    for name, recipe in [*((name, name) for name in ARCHITECTURES.values()), ("draft", "eagle")]:
+        if name not in models:
+            models[name] = _build(recipe)
+    return models
+
+
+def _build(recipe: str) -> str:
+    code = "import sys; from ascend_sim.cli import app; app(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", code, "model", recipe], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise GuardError(f"inject needs ascend-sim beside vLLM, to build the model {recipe!r}: {last}")
+    return done.stdout.strip().splitlines()[-1]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`kv-plan-guard inject`: 0 when every cell that exists was caught; GuardError for bad input."""
+    parser = argparse.ArgumentParser(prog="kv-plan-guard inject", description="Plant faults in live engines.")
+    parser.add_argument("--engine", action="append", help="sim, core; may be repeated (default: both)")
+    parser.add_argument("--kind", action="append", help="a kind of fault; may be repeated (default: all)")
+    parser.add_argument("--model", action="append", default=[], help="NAME=FOLDER of a checkpoint")
+    parser.add_argument("--out", type=Path, default=Path("out/inject"), help="folder for results; kept ones count")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(list(arguments))
+    wanted = cells(options.engine or ENGINES, options.kind)
+    run(
+        wanted,
+        options.out,
+        checkpoints(options.model),
+        progress=lambda name: print(name, file=sys.stderr, flush=True),
+    )
+    summary = summarize(wanted, options.out)
+    sys.stdout.write((json.dumps(summary, indent=1) if options.json else table(wanted, summary)) + "\n")
+    return 0 if summary["passed"] else 1

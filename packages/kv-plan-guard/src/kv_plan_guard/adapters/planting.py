@@ -74,6 +74,30 @@ class Fault:
     workload: str = "mixed"
 
 
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(place: Place, wants: str = "slots", workload: str = "mixed") -> Callable[[Plant], Plant]:
+    """Put a function into the catalogue under its own name; see `Fault`."""
+
+    def register(plant: Plant) -> Plant:
+        name = plant.__name__.replace("_", "-")
+        FAULTS[name] = Fault(name, place, plant, wants, workload)
+        return plant
+
+    return register
+
+
+def has_rows(scene: Scene, at_least: int = 1) -> bool:
+    """Whether the step's batch has so many rows."""
+    return scene.batch is not None and scene.batch.num_reqs >= at_least
+
+
+def with_row(ids: Any, gid: int, new: list[int]) -> tuple[list[int], ...]:
+    """The block ids of all groups with one group's replaced."""
+    return tuple(new if group == gid else list(old) for group, old in enumerate(ids))
+
+
 class Planter:
     """Wraps the methods of one runner instance; `step` counts its real steps, `planted` is the step of the fault.
 
