@@ -144,7 +144,7 @@ def markdown(summary: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/metadata_steps"))
-    parser.add_argument("--examples", type=int, default=30, help="churn plans per engine (four engines a pair)")
+    parser.add_argument("--examples", type=int, default=20, help="churn plans per engine (four engines a pair)")
     parser.add_argument("--work", type=Path, help="folder for each run's result: a second call does what is not there")
     parser.add_argument("--fresh", action="store_true", help="forget the rows of other pairs")
     parser.add_argument("--markdown", type=Path, help="print the table of a recorded summary.json and run nothing")
