@@ -110,7 +110,7 @@ def test_what_fails_at_import_is_an_error(trees, source, kind, symbol):
         IMPORTED + "if vllm_version_is('0.29.0'):\n    import vllm.gone\n",
         IMPORTED + "if not vllm_version_is('0.30.0'):\n    import vllm.gone\nelse:\n    import vllm.config\n",
         IMPORTED + "old = vllm_version_is('0.29.0')\nif old:\n    import vllm.gone\n",
-        "import vllm\nfrom packaging.version import Version\nif Version(vllm.__version__) < Version('0.30'):\n    import vllm.gone\n",
+        "import vllm\nfrom packaging.version import parse\nif parse(vllm.__version__) < parse('0.3'):\n    import vllm.x\n",
         IMPORTED + "def f():\n    if vllm_version_is('0.30.0'):\n        return\n    import vllm.gone\n",
     ],
 )
@@ -245,3 +245,38 @@ def test_a_kernel_launch_that_leaves_out_a_parameter(trees):
     assert (
         findings(trees, "from vllm.kernels import kernel\nkernel[(1,)](1, 2, SIZE=2, num_warps=4)\n", core=core) == []
     )
+
+
+FIELDS = "from dataclasses import dataclass\n\n\n@dataclass\nclass Batch:\n    {}\n    {}\n"
+
+
+@pytest.mark.parametrize(("first", "second", "level"), [("size", "names", None), ("names", "size", "warning")])
+def test_fields_passed_by_position_in_another_order(trees, first, second, level):
+    core = {**CORE, "vllm/batch.py": FIELDS.format(f"{first}: int", f"{second}: int")}
+    source = "from vllm.batch import Batch\n\n\ndef make(size, names):\n    return Batch(size, names)\n"
+    assert [found.level for found in findings(trees, source, core=core)] == ([level] if level else [])
+
+
+@pytest.mark.parametrize(("body", "count"), [("self.a = 1", 1), ("super().__init__()", 0), ("self.b = 2", 0)])
+def test_an_attribute_that_only_the_cores_own_init_sets(trees, body, count):
+    runner = """
+        class GPUModelRunner:
+            def __init__(self):
+                self.a = 1
+                self.b = 2
+
+            def execute_model(self, output):
+                return self.a, self.b
+    """
+    source = f"""
+        from vllm.runner import GPUModelRunner
+
+
+        class Runner(GPUModelRunner):
+            def __init__(self):
+                self.a = 1
+                {body}
+    """
+    found = findings(trees, source, core={**CORE, "vllm/runner.py": runner})
+    assert [(one.kind, one.name, one.severity) for one in found] == [("uninitialised", "b", "first-step")] * count
+    assert [one.core_line for one in found] == [trees.line({"x": runner}, "x", "return self.a")] * count

@@ -12,13 +12,12 @@ from vllm_pairs.doctor.findings import Finding, level_of
 from vllm_pairs.doctor.infer import Inference
 from vllm_pairs.doctor.rules import BY_KIND
 from vllm_pairs.doctor.walk import Place, Walker, is_core
-from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vllm_pairs.doctor.findings import Confidence, Level, Severity
-    from vllm_pairs.doctor.world import World
+    from vllm_pairs.doctor.world import Ref, Value, World
 
 
 @dataclass(frozen=True)

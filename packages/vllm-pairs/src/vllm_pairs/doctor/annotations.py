@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.conditions import last_name
+from vllm_pairs.doctor.words import words
 from vllm_pairs.doctor.world import UNKNOWN, Found, Ref, Value
 
 if TYPE_CHECKING:
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.world import World
 
 _THROUGH = frozenset({"Optional", "ClassVar", "Final", "Annotated", "Required", "NotRequired", "InitVar", "Ref"})
-_EACH = frozenset(
-    "list List Sequence Iterable Iterator Collection set Set frozenset FrozenSet deque Deque MutableSequence Generator".split()
+_EACH = words(
+    "list List Sequence Iterable Iterator Collection set Set frozenset FrozenSet deque Deque MutableSequence Generator"
 )
-_VALUES = frozenset("dict Dict Mapping MutableMapping defaultdict OrderedDict DefaultDict".split())
+_VALUES = words("dict Dict Mapping MutableMapping defaultdict OrderedDict DefaultDict")
 
 
 class Annotations:

@@ -67,10 +67,12 @@ def _of_class(analysis: Analysis, base: Value, node: ast.Attribute, place: Place
             or rest.external
         ):
             return
-    elif classes.has(ref, node.attr, instance=base.sort == "instance") is not False:
-        return
-    elif base.sort != "instance" and any(
-        (outline := classes.outline(one)) is not None and node.attr in outline.instance for one in classes.mro(ref).refs
+    elif classes.has(ref, node.attr, instance=base.sort == "instance") is not False or (
+        base.sort != "instance"
+        and any(
+            (outline := classes.outline(one)) is not None and node.attr in outline.instance
+            for one in classes.mro(ref).refs
+        )
     ):
         return
     confidence = _confidence(analysis, base, ref, node)

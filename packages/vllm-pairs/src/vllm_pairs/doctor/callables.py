@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.classes import decorator_name
-from vllm_pairs.doctor.signatures import Signature, signature_of
-from vllm_pairs.doctor.world import Ref, Value
 from vllm_pairs.doctor.nodes import walk
+from vllm_pairs.doctor.signatures import Signature, signature_of
+from vllm_pairs.doctor.words import words
+from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
 
 # Decorators that leave the parameters as they are.
-_KEEPS = frozenset(
-    "abstractmethod cache classmethod compile contextmanager asynccontextmanager deprecated final functools inference_mode "
+_KEEPS = words(
+    "abstractmethod cache classmethod compile contextmanager asynccontextmanager deprecated final inference_mode "
     "jit lru_cache no_grad override record_function runtime_checkable staticmethod torch_compile wraps custom_op "
-    "disable allow_in_graph dont_skip_tracing instrument".split()
+    "disable allow_in_graph dont_skip_tracing instrument"
 )
 _FILLS = frozenset({"autotune", "heuristics"})  # of Triton: they pass arguments of their own
 

@@ -6,12 +6,13 @@ import ast
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.analysis import Draft, Edge
-from vllm_pairs.doctor.callables import Callable, Callables
+from vllm_pairs.doctor.conditions import last_name
 from vllm_pairs.doctor.signatures import CallShape, Misfit, misfit, shape_of
 from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
+    from vllm_pairs.doctor.callables import Callable, Callables
     from vllm_pairs.doctor.findings import Confidence
     from vllm_pairs.doctor.walk import Place
 
@@ -33,7 +34,7 @@ class CallRule:
             return
         self._edge(value, place)
         found = self.callables.of(value)
-        if found is None or launched is not found.kernel and launched:
+        if found is None or (launched and not found.kernel):
             return
         if not self._concerns_core(value, found):
             return
@@ -46,6 +47,8 @@ class CallRule:
         wrong = misfit(found.signature, shape)
         if wrong is not None:
             self._report(node, place, value, found, wrong)
+        elif value.sort == "class" and self.analysis.constructors.data_kind(found.defined_by) is not None:
+            self._order(node, place, found)
 
     def _edge(self, value: Value, place: Place) -> None:
         callee = value.ref
@@ -92,6 +95,31 @@ class CallRule:
         """The same member of classes below, which the object may be of."""
         name = value.ref.qualname.rpartition(".")[2]
         return [(str(one), name) for one in self.analysis.classes.subclasses(value.owner)] if value.owner else []
+
+    def _order(self, node: ast.Call, place: Place, found: Callable) -> None:
+        """Fields passed by position: an argument that is called like one field must not stand in another's place."""
+        fields = [param.name for param in found.signature.free if param.positional]
+        for argument, field in zip(node.args, fields, strict=False):
+            if isinstance(argument, ast.Starred):
+                return
+            name = last_name(argument).lstrip("_")
+            if name == field or name not in fields:
+                continue
+            self.analysis.add(
+                Draft(
+                    kind="dataclass-field",
+                    symbol=f"{found.defined_by}.{field}",
+                    name=field,
+                    node=node,
+                    place=place,
+                    message=f"{ast.unparse(argument)} is passed by position as field {field!r} of "
+                    f"{found.defined_by.qualname}",
+                    confidence="medium",
+                    core=self._core_side(Value("class", found.defined_by), found),
+                    core_has=found.signature.text(),
+                )
+            )
+            return
 
     def _core_side(self, value: Value, found: Callable) -> Ref:
         if self.analysis.is_core(found.defined_by):

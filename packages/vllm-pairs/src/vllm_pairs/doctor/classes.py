@@ -22,7 +22,7 @@ PROPERTIES = ("property", "cached_property", "abstractproperty", "classproperty"
 
 @dataclass(slots=True)
 class Bases:
-    """What a class derives from, nearest first: classes of the trees, dotted paths of others, and whether that is all."""
+    """What a class derives from, nearest first: classes of the trees, dotted paths of others, whether it is all."""
 
     refs: list[Ref] = field(default_factory=list)
     external: list[str] = field(default_factory=list)
@@ -196,9 +196,8 @@ class Classes:
         left = []
         for one in self.mro(ref).refs[1:]:
             outline = self.outline(one)
-            for name in outline.members if outline is not None else ():
-                if self.owner(ref, name) == one and self.is_abstract(one, name):
-                    left.append((one, name))
+            names = outline.members if outline is not None else ()
+            left += [(one, name) for name in names if self.owner(ref, name) == one and self.is_abstract(one, name)]
         return left
 
 

@@ -20,6 +20,7 @@ from vllm_pairs.doctor.rules import BY_KIND
 from vllm_pairs.doctor.severity import Severities
 from vllm_pairs.doctor.sites import Sites
 from vllm_pairs.doctor.sources import open_tree
+from vllm_pairs.doctor.uninitialised import check_uninitialised
 from vllm_pairs.doctor.world import World
 from vllm_pairs.pairs import CORE_DISTRIBUTIONS, PLUGIN_DISTRIBUTION
 
@@ -112,6 +113,7 @@ class Workbench:
                 attributes.check_attributes(analysis, node, place)
                 calls.check(node, place)
                 overrides.check(node, place)
+                check_uninitialised(analysis, node, place)
                 collect(analysis, node, place, replaced)
             self.progress("checking the plugin", number, len(modules))
         rule = ReplacementRule(analysis, callables, sites)

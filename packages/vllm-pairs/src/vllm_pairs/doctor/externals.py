@@ -10,28 +10,30 @@ import importlib
 from functools import cache
 from typing import NamedTuple
 
-_ASKED = frozenset(
+from vllm_pairs.doctor.words import words
+
+_ASKED = words(
     "abc argparse ast builtins collections collections.abc concurrent.futures contextlib contextvars dataclasses enum "
-    "functools io json logging multiprocessing pathlib queue string threading types typing weakref".split()
+    "functools io json logging multiprocessing pathlib queue string threading types typing weakref"
 )
-_MODULE = frozenset(
+_MODULE = words(
     "T_destination add_module apply bfloat16 bool buffers byte call_super_init char children compile cpu cuda double "
     "dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half int ipu "
-    "long load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters register_buffer "
-    "register_backward_hook register_forward_hook register_forward_pre_hook register_full_backward_hook "
+    "long load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters "
+    "register_buffer register_backward_hook register_forward_hook register_forward_pre_hook register_full_backward_hook "
     "register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook "
     "register_module register_parameter register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ "
     "set_extra_state set_submodule share_memory short state_dict to to_empty train training type xpu zero_grad "
     "_apply _backward_hooks _buffers _call_impl _forward_hooks _forward_pre_hooks _get_name _load_from_state_dict "
     "_modules _named_members _non_persistent_buffers_set _parameters _register_load_state_dict_pre_hook "
     "_register_state_dict_hook _replicate_for_data_parallel _save_to_state_dict _state_dict_hooks "
-    "_compiled_call_impl _slow_forward _wrapped_call_impl _version".split()
+    "_compiled_call_impl _slow_forward _wrapped_call_impl _version"
 )
-_MODEL = frozenset(
+_MODEL = words(
     "model_config model_fields model_computed_fields model_construct model_copy model_dump model_dump_json model_extra "
     "model_fields_set model_json_schema model_parametrized_name model_post_init model_rebuild model_validate "
     "model_validate_json model_validate_strings construct copy dict json parse_file parse_obj parse_raw schema "
-    "schema_json update_forward_refs validate from_orm".split()
+    "schema_json update_forward_refs validate from_orm"
 )
 _KNOWN = {
     "torch.nn.Module": _MODULE,

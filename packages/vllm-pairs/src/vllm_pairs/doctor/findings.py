@@ -146,7 +146,7 @@ def report_from_dict(value: dict[str, Any]) -> Report:
 
 
 def level_of(severity: Severity, confidence: Confidence, always: bool) -> Level:
-    """An error stops every start or every first step (`always`); what only some runs meet is a warning, a guess a note."""
+    """An error stops every start or first step (`always`); what only some runs meet is a warning, a guess a note."""
     if confidence == "low":
         return "note"
     return "error" if always and severity != "rare-path" and confidence == "high" else "warning"

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from vllm_pairs.contract import node_sha256
 from vllm_pairs.doctor.conditions import last_name
 from vllm_pairs.doctor.findings import DoctorError, Finding
+from vllm_pairs.doctor.nodes import walk
 from vllm_pairs.doctor.outline import parse
 from vllm_pairs.doctor.rules import BY_KIND
 from vllm_pairs.doctor.signatures import signature_of
 from vllm_pairs.doctor.world import Ref, Value
-from vllm_pairs.doctor.nodes import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.annotations import Annotations
 from vllm_pairs.doctor.conditions import last_name
+from vllm_pairs.doctor.nodes import walk
 from vllm_pairs.doctor.scopes import Scope, Source, function_scope, module_scope
 from vllm_pairs.doctor.world import MISSING, UNKNOWN, Found, Ref, Value
-from vllm_pairs.doctor.nodes import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -244,7 +244,7 @@ class Inference:
     def _instance_value(self, ref: Ref, name: str, owner: Ref | None) -> Found:
         found: list[Found | None] = []
         for setter in self.classes.setters(ref, name):
-            for method, source in self._assignments(setter).get(name, ()):
+            for method, source in self.assignments(setter).get(name, ()):
                 scope = self.scope(setter.module, method, setter, ref)
                 value = self._source(source, scope)
                 if source.kind == "annotation":
@@ -257,7 +257,7 @@ class Inference:
         for lower in self.classes.subclasses(ref):  # an object of this class may be one of these
             outline = self.classes.outline(lower)
             if outline is not None and name in outline.instance:
-                for method, source in self._assignments(lower).get(name, ()):
+                for method, source in self.assignments(lower).get(name, ()):
                     found.append(self._source(source, self.scope(lower.module, method, lower, lower)))
         if owner is not None:
             from_class = self._class_value(ref, name, owner)
@@ -265,7 +265,7 @@ class Inference:
                 return from_class
         return self.join(found)
 
-    def _assignments(self, ref: Ref) -> dict[str, list[tuple[FunctionNode, Source]]]:
+    def assignments(self, ref: Ref) -> dict[str, list[tuple[FunctionNode, Source]]]:
         """What the methods of a class set on self."""
         if ref not in self._assigned:
             made: dict[str, list[tuple[FunctionNode, Source]]] = {}

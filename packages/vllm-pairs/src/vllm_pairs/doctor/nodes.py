@@ -6,14 +6,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from vllm_pairs.doctor.words import words
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vllm_pairs.doctor.outline import Words
 
-_PLAIN = frozenset(
+_PLAIN = words(
     "ctx op ops id attr arg name names kind type_comment lineno module level conversion simple is_async asname rest "
-    "type_ignores kwd_attrs".split()
+    "type_ignores kwd_attrs"
 )
 _FIELDS: dict[type, tuple[str, ...]] = {
     made: tuple(field for field in made._fields if field not in _PLAIN)

@@ -78,7 +78,7 @@ class Outline:
 
 
 def parse(source: bytes, path: str) -> ast.Module:
-    """A file's syntax tree; SyntaxError (also for null bytes, bad encodings and too deep nesting) names line and cause."""
+    """A file's syntax tree; SyntaxError (null bytes, encodings and too deep nesting, too) names line and cause."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
         try:

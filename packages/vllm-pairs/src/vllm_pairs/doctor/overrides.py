@@ -65,7 +65,7 @@ class OverrideRule:
                 name=after.name,
                 node=node,
                 place=place,
-                message=f"field {after.name!r} of {node.name} has no default and follows {before.name!r}, which has one",
+                message=f"field {after.name!r} of {node.name} has no default and follows {before.name!r}, which has",
                 core=core.owner,
                 core_line=core.line,
                 core_has=f"{core.owner.qualname}.{core.name} {'with' if core.has_default else 'without'} a default",

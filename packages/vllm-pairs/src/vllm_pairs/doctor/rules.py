@@ -23,8 +23,8 @@ RULES = (
         "unreadable",
         "",
         "a part of a tree cannot be read",
-        "The file has a syntax error for this Python, is too large, is a link, or the tree tells no version. Nothing is "
-        "said of what it defines: names that come from it count as existing.",
+        "The file has a syntax error for this Python, is too large, is a link, or the tree tells no version. Nothing "
+        "is said of what it defines: names that come from it count as existing.",
         "Give a complete source tree; with no version in it, name one with --core-version or --plugin-version.",
     ),
     Rule(
@@ -50,7 +50,7 @@ RULES = (
         "missing-attribute",
         "AttributeError",
         "an attribute is read that the core no longer defines",
-        "The object's class (or module) is known from an annotation, a constructor or `self`, and neither it, its bases "
+        "The object's class (or module) is known from an annotation, a constructor or `self`; neither it, its bases "
         "nor its subclasses define or set the attribute.",
         "Use what replaced the attribute; where both cores are wanted, ask with hasattr or a version branch.",
     ),

@@ -25,8 +25,7 @@ def as_sarif(report: Report, confidence: Confidence, version: str) -> dict[str, 
         for rule in RULES
     ]
     results = [_result(finding) for finding in report.at(confidence)]
-    for finding in report.suppressed:
-        results.append({**_result(finding), "suppressions": [{"kind": "external"}]})
+    results += [{**_result(finding), "suppressions": [{"kind": "external"}]} for finding in report.suppressed]
     driver = {"name": "vllm-pairs doctor", "version": version, "rules": rules}
     properties = {
         side: {"name": tree.name, "version": tree.version, "sha256": tree.sha256}

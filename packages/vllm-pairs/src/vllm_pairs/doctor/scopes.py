@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from vllm_pairs.doctor.conditions import last_name
-from vllm_pairs.doctor.outline import absolute
 from vllm_pairs.doctor.nodes import children
+from vllm_pairs.doctor.outline import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,6 +11,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.nodes import walk
+from vllm_pairs.doctor.words import words
 from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.findings import Severity
 
 # Methods that the engine calls before it serves, and in a step.
-START_UP = (
-    "__init__ init_device load_model get_kv_cache_spec determine_available_memory initialize_from_config "
-    "initialize_kv_cache compile_or_warm_up_model warming_up_model profile_run check_and_update_config "
-    "pre_register_and_update"
-).split()
-STEP = "execute_model sample_tokens schedule update_from_output".split()
+START_UP = sorted(
+    words(
+        "__init__ init_device load_model get_kv_cache_spec determine_available_memory initialize_from_config "
+        "initialize_kv_cache compile_or_warm_up_model warming_up_model profile_run check_and_update_config "
+        "pre_register_and_update"
+    )
+)
+STEP = sorted(words("execute_model sample_tokens schedule update_from_output"))
 _DRIVEN = ("GPUModelRunner", "WorkerBase", "Platform", "Scheduler")
 Call = tuple[Ref, "Ref | None"]  # a function, and the class that self is of
 

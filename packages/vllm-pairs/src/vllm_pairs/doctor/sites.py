@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.nodes import walk
-from vllm_pairs.doctor.walk import Place
 from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vllm_pairs.doctor.analysis import Analysis
+    from vllm_pairs.doctor.walk import Place
 
 MOST_MODULES = 60  # a name that more modules call (forward, get, append ...) is looked for only near its class
 

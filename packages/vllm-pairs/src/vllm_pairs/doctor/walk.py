@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.conditions import is_type_checking, last_name, leaves
+from vllm_pairs.doctor.nodes import children, walk
 from vllm_pairs.doctor.scopes import Scope, Source, module_scope
 from vllm_pairs.doctor.world import Ref, Value
-from vllm_pairs.doctor.nodes import children, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -38,7 +38,7 @@ def each(chunks: list[Any], shared: Any, processes: int) -> Iterator[Any]:
             assert worker.stdout is not None
             pickle.dump((chunk, shared), worker.stdin)
             worker.stdin.flush()
-            return pickle.load(worker.stdout)  # noqa: S301 - what our own process wrote
+            return pickle.load(worker.stdout)  # what our own process wrote
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             raise RuntimeError(f"a process that read source files ended with status {worker.poll()}") from error
         finally:
@@ -60,7 +60,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     while True:
         try:
-            chunk, shared = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
+            chunk, shared = pickle.load(sys.stdin.buffer)  # from the process that started this one
         except EOFError:
             return
         pickle.dump(read_chunk(chunk, shared), answers, protocol=pickle.HIGHEST_PROTOCOL)

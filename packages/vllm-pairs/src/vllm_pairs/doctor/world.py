@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from vllm_pairs.doctor.conditions import Conditions
-from vllm_pairs.doctor.outline import Outline, parse, prune_if
 from vllm_pairs.doctor.nodes import children
+from vllm_pairs.doctor.outline import Outline, parse, prune_if
+from vllm_pairs.doctor.words import words
 
 if TYPE_CHECKING:
     from vllm_pairs.doctor.sources import Tree
@@ -210,7 +211,7 @@ class World:
 
 
 _SEVERAL = ast.Pass()
-_MODULE_NAMES = frozenset("__name__ __file__ __path__ __doc__ __dict__ __all__ __spec__ __package__ __loader__".split())
+_MODULE_NAMES = words("__name__ __file__ __path__ __doc__ __dict__ __all__ __spec__ __package__ __loader__")
 
 
 def _collect(node: ast.AST, prefix: str, nodes: dict[str, ast.AST]) -> None:
