@@ -52,7 +52,7 @@ class Schedule:
 
 SHARED = {"layerwise_num_shared_buffers": 3}
 INDEPENDENT = {**SHARED, "layerwise_independent_layers": [0, 5, 6, 10]}
-LATE = {1: 15 * MS, 2: 10 * MS, 3: 15 * MS, 4: 10 * MS, 7: 10 * MS}
+LATE = {1: 25 * MS, 2: 10 * MS, 3: 25 * MS, 4: 15 * MS, 7: 10 * MS}
 
 
 def _table() -> dict[str, Schedule]:
@@ -66,7 +66,7 @@ def _table() -> dict[str, Schedule]:
                 "C",
                 config=SHARED,
                 other_spec=frozenset({2, 5, 8, 11}),
-                late={1: 15 * MS, 3: 15 * MS, 4: 10 * MS},  # the save of 2 is needed last, and saves are in order
+                late={1: 15 * MS, 3: 30 * MS, 4: 10 * MS},  # the save of 2 is needed last, and saves are in order
                 hol=True,
                 pairs=frozenset({(7, 8)}),
             ),

@@ -109,7 +109,7 @@ def test_a_recorder_at_fault_ends_the_timeline_and_nothing_else(results):
     assert (result["data_errors"], result["open_leases"], result["unfinished"]) == (0, 0, 0)
     assert len(result["step_ms"]) == 3
     assert result["complete"] < 36
-    assert result["counts"]["reordered"] >= 3, "the policy goes on"
+    assert result["counts"]["reordered"] >= 1, "the policy goes on"
 
 
 @pytest.mark.parametrize("fault", BROKEN)
