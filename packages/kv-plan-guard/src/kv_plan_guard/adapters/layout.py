@@ -82,6 +82,10 @@ def _slots(tables: Any, gid: int, kind: Kind) -> Any:
 def layout_of(runner: Any, pair: str, rank: str) -> Layout:
     """The layout of a runner after `initialize_kv_cache`; raises UnsupportedError for a group without a rule."""
     config = runner.vllm_config
+    if not runner.kv_cache_config.kv_cache_groups:
+        raise UnsupportedError(
+            "kv-plan-guard has nothing to guard: this model has no KV cache group; remove kv_guard_config"
+        )
     transfer = getattr(config, "kv_transfer_config", None)
     pcp = int(getattr(runner.parallel_config, "prefill_context_parallel_size", 1))
     return Layout(

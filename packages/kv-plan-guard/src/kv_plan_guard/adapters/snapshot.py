@@ -161,3 +161,6 @@ class _Over:
     def query(self) -> bool:
         """Everything is done."""
         return True
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""

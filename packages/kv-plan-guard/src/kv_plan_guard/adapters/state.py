@@ -122,15 +122,18 @@ class RunnerGuard:
         if record is None or isinstance(error, GuardError):
             return
         with self._lock:
-            if record.snapshot is not None:
-                try:
+            try:
+                for older in self._records:
+                    if older.event is not None:
+                        older.event.synchronize()
+                if record.snapshot is not None:
                     record.snapshot.issue(non_blocking=False)
-                except Exception:  # the device may be lost with the step
-                    record.snapshot = record.taken = None
-            record.closed = True
-            for older in self._records:
-                older.closed = True
-            self._settle_closed(output_known=False)
+            except Exception:  # the device may be lost with the step: nothing on its way can be read
+                for lost in self._records:
+                    lost.taken = lost.output = None
+            for each in self._records:
+                each.closed = True
+            self._settle_closed()
         self.gate()
 
     # -- the output ---------------------------------------------------------------------------------------------------
@@ -228,12 +231,12 @@ class RunnerGuard:
                 raise
             take_down_worker(str(error))
 
-    def _settle_closed(self, output_known: bool = True) -> None:
+    def _settle_closed(self) -> None:
         while self._records and self._records[0].closed:
             record = self._records.popleft()
             try:
                 if self.broken is None:
-                    self._settle(record, output_known)
+                    self._settle(record)
             except GuardError as error:
                 self._break(error)
             except Exception as error:
@@ -242,14 +245,14 @@ class RunnerGuard:
                 if record.snapshot is not None:
                     record.snapshot.release()
 
-    def _settle(self, record: Record, output_known: bool) -> None:
+    def _settle(self, record: Record) -> None:
         facts = record.facts
         self.guard.observe(facts)
         self.guard.stats.tick()
         if record.taken is not None and record.snapshot is not None:
             for plan in self.plans.plans(facts.step, record.taken, record.snapshot.read()):
                 self.guard.audit(plan)
-        sampled = getattr(record.output, "num_sampled_tokens_np", None) if output_known else None
+        sampled = getattr(record.output, "num_sampled_tokens_np", None)
         if sampled is not None:
             req_ids = record.output.model_runner_output.req_ids
             counts = sampled.tolist()
