@@ -201,6 +201,7 @@ def test_the_report_says_everything_in_the_same_order() -> None:
     assert first.startswith(
         "==kv-plan-guard== ERROR: SLOT in slot_mapping of request 'A', group 0, step 1, row 0, token 0"
     )
+    assert "belongs   16 17 18 19 20" in text
     for part in ("position", "^", "given to 'A'", "scheduled tokens", "active checks", "pair 0.30.0", "config {"):
         assert part in text, part
     data = json.loads(guard(G, config=replace(CONFIG, report="json")).report(audit.violations, facts))

@@ -64,6 +64,7 @@ class Guard:
         if self._watches_transfers:
             found += self.transfers.observe(facts.connector)
         self.stats.steps += 1
+        self.stats.tick()
         if not found:
             return Audit(facts.step, None)
         return self._judge(Audit(facts.step, None, tuple(found), rows=len(facts.num_scheduled_tokens)), None)

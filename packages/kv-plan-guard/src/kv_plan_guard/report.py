@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kv_plan_guard import config as config_module
+from kv_plan_guard import rules
 from kv_plan_guard.coverage import NOT_VISIBLE
 from kv_plan_guard.violation import MEANING
 
@@ -109,7 +110,7 @@ def _map(violation: Violation, context: Context) -> list[str]:
     if plan is None or (violation.group is None and violation.token is None):
         return []
     if violation.token is not None and violation.what in ("slot_mapping", "positions"):
-        return _token_map(violation, plan)
+        return _token_map(violation, plan, context)
     if violation.column is not None and violation.row is not None and violation.what == "block_table":
         return _row_map(violation, plan, context)
     if violation.row is not None and violation.what in ("seq_lens", "seq_lens_host"):
@@ -117,16 +118,39 @@ def _map(violation: Violation, context: Context) -> list[str]:
     return []
 
 
-def _token_map(violation: Violation, plan: PlanFacts) -> list[str]:
+def _token_map(violation: Violation, plan: PlanFacts, context: Context) -> list[str]:
+    """Tokens around the fault: where they are, and where they belong by the request's own blocks."""
     token = violation.token or 0
     low = max(0, token - AROUND)
-    lines = {}
+    lines: dict[str, list[Any]] = {}
     for label, part in (("position", plan.positions), ("slot", plan.slot_mapping)):
         if part is not None:
             lines[label] = [int(value) for value in part[low : token + AROUND + 1]]
     width = max((len(values) for values in lines.values()), default=0)
-    lines = {"token": list(range(low, low + width)), **lines}
-    return _table(lines, token - low)
+    if violation.what == "slot_mapping" and isinstance(violation.expected, int) and plan.positions is not None:
+        lines["belongs"] = _belongs(violation, plan, context, low, width)
+    return _table({"token": list(range(low, low + width)), **lines}, token - low)
+
+
+def _belongs(violation: Violation, plan: PlanFacts, context: Context, low: int, width: int) -> list[Any]:
+    """Slots of the neighbours that are tokens of the same request, by its row in the mirror; "." for the others."""
+    mirror = context.guard.mirror
+    slot = mirror.index.get(violation.request or "")
+    offsets, row = plan.query_start_loc, violation.row
+    if slot is None or offsets is None or row is None or row + 1 >= len(offsets) or plan.positions is None:
+        return ["."] * width
+    group = mirror.groups[plan.group]
+    line = group.kernel_row(slot)
+    first, end = int(offsets[row]), int(offsets[row + 1])
+    inside = [at for at in range(low, low + width) if first <= at < end and at < len(plan.positions)]
+    where = int(mirror.low[slot]) + np.array(inside, np.int64) - first
+    mine, columns, within = rules.kernel_column_and_offset(group.layout, where)
+    known = {
+        at: int(line[column]) * group.layout.kernel_size + int(offset) if own else -1
+        for at, own, column, offset in zip(inside, mine, columns, within, strict=True)
+        if not own or column < len(line)
+    }
+    return [known.get(at, ".") for at in range(low, low + width)]
 
 
 def _row_map(violation: Violation, plan: PlanFacts, context: Context) -> list[str]:
