@@ -86,7 +86,8 @@ def timeline(starts: Sequence[StartRecord]) -> str:
             f'<rect {box} width="{max(ready - began, 1):.1f}"/>'
         )
     end = (last - first) / 60
-    lines += [_text(x(t), 84, f"{t:.0f} min", "middle") for t in np.linspace(0.0, end, 5)]
+    digits = 0 if end >= 10 else 1
+    lines += [_text(x(t), 84, f"{t:.{digits}f} min", "middle") for t in np.linspace(0.0, end, 5)]
     return _svg(92, "Order of the starts in time", lines)
 
 

@@ -87,22 +87,18 @@ def _pairs(verified: Verified) -> str:
 
 
 def _metrics(verified: Verified) -> str:
-    head = ["scenario", "metric", "role", "claim", "A", "B", "B better by", "interval", "pairs better", "exact p"]
-    head += ["Holm p", "verdict"]
+    head = ["metric", "claim", "A", "B", "B better by, interval", "pairs better", "exact p", "Holm p", "verdict"]
     body = []
     for row in verified.verdict["rows"]:
         verdict = row["verdict"]
         bounds = show_bounds(verdict["low"], verdict["high"], verdict["scale"]) if verdict["pairs"] >= 2 else "none"
         body.append(
             [
-                verdict["scenario"],
-                verdict["metric"],
-                row["role"],
+                Safe(f"<b>{h(verdict['metric'])}</b><br>{h(verdict['scenario'])}, {h(row['role'])}"),
                 f"{verdict['rule']}, margin {verdict['margin']:.2%}",
                 f"{row['mean_a']:.5g}",
                 f"{row['mean_b']:.5g}",
-                show(verdict["estimate"], verdict["scale"]),
-                bounds,
+                Safe(f"<b>{h(show(verdict['estimate'], verdict['scale']))}</b><br>{h(bounds)}"),
                 f"{verdict['positive_pairs']} of {verdict['pairs']}",
                 f"{row['sign_flip_p']:.4f}",
                 "" if row["holm_p"] is None else f"{row['holm_p']:.4f}",
