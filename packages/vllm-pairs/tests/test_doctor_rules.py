@@ -110,7 +110,8 @@ def test_what_fails_at_import_is_an_error(trees, source, kind, symbol):
         IMPORTED + "if vllm_version_is('0.29.0'):\n    import vllm.gone\n",
         IMPORTED + "if not vllm_version_is('0.30.0'):\n    import vllm.gone\nelse:\n    import vllm.config\n",
         IMPORTED + "old = vllm_version_is('0.29.0')\nif old:\n    import vllm.gone\n",
-        "import vllm\nfrom packaging.version import parse\nif parse(vllm.__version__) < parse('0.3'):\n    import vllm.x\n",
+        "import vllm\nfrom packaging.version import parse\nif parse(vllm.__version__) < parse('1'):\n    x = 1\n"
+        "else:\n    import vllm.gone\n",
         IMPORTED + "def f():\n    if vllm_version_is('0.30.0'):\n        return\n    import vllm.gone\n",
     ],
 )

@@ -76,8 +76,8 @@ class Annotations:
         elif head in ("tuple", "Tuple") and len(parts) == 2 and isinstance(parts[1], ast.Constant):
             element = self.read(parts[0], module, scope, own)
         elif head not in ("tuple", "Tuple", "Callable", "Literal"):
-            found = self._class(node.value, module, scope)  # a generic class of the trees
-            return Value("instance", found) if found is not None else UNKNOWN
+            generic = self._class(node.value, module, scope)  # a class of the trees
+            return Value("instance", generic) if generic is not None else UNKNOWN
         return Value("list", element.ref, element=element) if isinstance(element, Value) else UNKNOWN
 
     def tuple_parts(self, node: ast.expr) -> list[ast.expr]:

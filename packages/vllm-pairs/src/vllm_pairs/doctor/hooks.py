@@ -86,7 +86,7 @@ def read_hooks(where: Path) -> list[HookSource]:
 def _in_module(tree: ast.Module, file: str) -> Iterator[HookSource]:
     texts: dict[str, str] = {}
     for part in tree.body:
-        target = part.target if isinstance(part, ast.AnnAssign) else None
+        target: ast.expr | None = part.target if isinstance(part, ast.AnnAssign) else None
         target = part.targets[0] if isinstance(part, ast.Assign) else target
         value = part.value if isinstance(part, ast.Assign | ast.AnnAssign) else None
         if isinstance(target, ast.Name) and (text := _text(value, texts)) is not None:

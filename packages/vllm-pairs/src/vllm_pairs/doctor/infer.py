@@ -151,7 +151,7 @@ class Inference:
             return UNKNOWN
         if bound.kind == "import" and bound.target is not None and bound.target[1] is not None:
             return self._global(bound.target[0], bound.target[1]) if self.world.tree_of(bound.target[0]) else UNKNOWN
-        tree = self.world.ast(module)
+        tree = self.world.syntax(module)
         for node in tree.body if tree is not None and bound.kind == "value" else ():
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
                 return self.annotations.read(node.annotation, module)
@@ -233,11 +233,13 @@ class Inference:
 
     def _class_value(self, ref: Ref, name: str, owner: Ref | None) -> Found:
         node = self.world.node(owner) if owner is not None else None
-        for part in node.body if isinstance(node, ast.ClassDef) and owner is not None else ():
+        if owner is None or not isinstance(node, ast.ClassDef):
+            return UNKNOWN
+        for part in node.body:
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.target.id == name:
                 return self.annotations.read(part.annotation, owner.module, None, ref)
             if isinstance(part, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in part.targets):
-                tree = self.world.ast(owner.module)
+                tree = self.world.syntax(owner.module)
                 return self.value(part.value, module_scope(owner.module, tree)) if tree is not None else UNKNOWN
         return UNKNOWN
 

@@ -4,7 +4,7 @@ expression are not looked at. The order is the source's."""
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm_pairs.doctor.words import words
 
@@ -74,7 +74,7 @@ def scan(top: ast.AST, own: str, found: Words) -> None:
             to_self = base.__class__ is ast.Name and base.id == own
             (instance if to_self else stores).add(node.attr)  # type: ignore[attr-defined]
         for field in _SCANNED[kind]:
-            value = getattr(node, field, None)
+            value: Any = getattr(node, field, None)
             if value.__class__ is list:
                 stack += [item for item in value if item.__class__ not in _LEAVES]
             elif value.__class__ not in _LEAVES:

@@ -141,7 +141,7 @@ class ReplacementRule:
 
     def _place(self, value: Value, place: Place) -> Place:
         """The finding stands where the replacement is defined."""
-        tree = self.analysis.world.ast(value.ref.module)
+        tree = self.analysis.world.syntax(value.ref.module)
         if tree is None or not self.analysis.is_plugin(value):
             return place
         return replace(place, module=value.ref.module)

@@ -124,7 +124,7 @@ class Severities:
         world, plugin = self.analysis.world, self.analysis.plugin
         entries = [plugin, *(one.module for one in self.driven if one.qualname.endswith("Platform"))]
         for module in list(entries):
-            tree = world.ast(module)
+            tree = world.syntax(module)
             for part in walk(tree) if tree is not None else ():
                 if isinstance(part, ast.Constant) and isinstance(part.value, str):
                     text = part.value

@@ -59,10 +59,10 @@ class Sites:
     def _named(self, module: str) -> dict[str, list[ast.Call]]:
         if module not in self._calls:
             found: dict[str, list[ast.Call]] = {}
-            tree = self.analysis.world.ast(module)
+            tree = self.analysis.world.syntax(module)
             for node in walk(tree) if tree is not None else ():
-                if node.__class__ is ast.Call and (last := called_name(node)):  # type: ignore[arg-type]
-                    found.setdefault(last, []).append(node)  # type: ignore[arg-type]
+                if isinstance(node, ast.Call) and (last := called_name(node)):
+                    found.setdefault(last, []).append(node)
             self._calls[module] = found
         return self._calls[module]
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_TRIES = (ast.Try, *((ast.TryStar,) if hasattr(ast, "TryStar") else ()))
 _ALL = ("Exception", "BaseException")
 
 
@@ -73,7 +74,7 @@ class Walker:
 
     def module(self, module: str) -> Iterator[tuple[ast.AST, Place]]:
         """Everything in a module."""
-        tree = self.inference.world.ast(module)
+        tree = self.inference.world.syntax(module)
         if tree is not None and tree.body:
             yield from self._block(tree.body, Place(module, module_scope(module, tree), tree.body[0]), None)
 
@@ -107,7 +108,7 @@ class Walker:
             yield from self._block(node.body, replace(place, scope=scope), inner)
         elif isinstance(node, ast.If):
             yield from self._if(node, place, owner)
-        elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+        elif isinstance(node, _TRIES):
             yield from self._try(node, place, owner)
         elif isinstance(node, ast.With | ast.AsyncWith):
             yield from self._with(node, place, owner)
@@ -123,8 +124,8 @@ class Walker:
                 yield from self._block(case.body, place.doubted(), owner)
         else:
             yield node, place
-            for part in children(node):
-                yield from self._expression(part, place)
+            for child in children(node):
+                yield from self._expression(child, place)
 
     def _function(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place, owner: Ref | None
@@ -171,8 +172,7 @@ class Walker:
                 narrowed.checked.discard(name.id)
         return narrowed or scope
 
-    def _try(self, node: ast.stmt, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
-        assert isinstance(node, ast.Try) or hasattr(node, "handlers")
+    def _try(self, node: ast.Try, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
         caught: set[str] = set()
         for handler in node.handlers:
             if not (handler.body and isinstance(handler.body[-1], ast.Raise)):

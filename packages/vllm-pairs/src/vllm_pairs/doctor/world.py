@@ -105,7 +105,7 @@ class World:
             module = module.rpartition(".")[0]
         return module
 
-    def ast(self, module: str) -> ast.Module | None:
+    def syntax(self, module: str) -> ast.Module | None:
         """A module's pruned syntax tree, None where there is none to read."""
         if module not in self._asts:
             tree = self.tree_of(module)
@@ -120,7 +120,7 @@ class World:
         """The definition (def or class) a reference names; None also where there are several."""
         if ref.module not in self._nodes:
             nodes: dict[str, ast.AST] = {}
-            tree = self.ast(ref.module)
+            tree = self.syntax(ref.module)
             if tree is not None:
                 _collect(tree, "", nodes)
             self._nodes[ref.module] = nodes
@@ -188,7 +188,7 @@ class World:
 
     def _value(self, module: str, name: str) -> Found:
         """A module-level assignment: an alias of something known, else UNKNOWN."""
-        tree = self.ast(module)
+        tree = self.syntax(module)
         for node in tree.body if tree is not None else ():
             if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
                 return self.lookup(module, node.value) if isinstance(node.value, ast.Name | ast.Attribute) else UNKNOWN
