@@ -109,10 +109,11 @@ def test_the_gate_policy_passes_within_a_gate_only() -> None:
     assert made.get().layer == 3
 
 
-@pytest.mark.parametrize("kind", [DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU, DependencyKind.SLOT_RELEASE])
-def test_a_head_that_waits_for_its_gate_or_slot_is_handed_over(kind: DependencyKind) -> None:
-    made = make("ready", Missing(L1=kind))
-    made.put(task(1))
+@pytest.mark.parametrize("policy", ["ready", "gate"])
+@pytest.mark.parametrize("kind", [DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU, DependencyKind.SAVE_CPU])
+def test_a_head_that_waits_for_its_gate_or_has_a_slot_waiter_is_handed_over(kind: DependencyKind, policy: str) -> None:
+    made = make(policy, Missing(L1=kind))
+    made.put(task(1, slot_waiter=kind is DependencyKind.SAVE_CPU))
     assert made.get(timeout=1).layer == 1
     assert made.dispatcher.counts.holds == 0
 

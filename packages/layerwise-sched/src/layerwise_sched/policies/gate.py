@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layerwise_sched.legal import HOLD
-from layerwise_sched.model import DependencyKind
 from layerwise_sched.policies.ready import _SAVES, ReadyFirst, first_ready
 
 if TYPE_CHECKING:
@@ -27,10 +26,10 @@ class GateGrouped(ReadyFirst):
     def select(self, queue: Sequence[Task | None], ready: Readiness) -> int:
         """The head if ready, else the first ready task of its gate, else HOLD where another of the gate may come."""
         head = queue[0]
-        if head is None:
+        if head is None or head.slot_waiter:
             return 0
         missing = ready.missing(head)
-        if missing is None or missing is DependencyKind.SLOT_RELEASE:
+        if missing is None:
             return 0
         index = first_ready(queue, head, ready, self.lookahead, self.polls, gate=True)
         if index:

@@ -26,8 +26,8 @@ class ReadyFirst:
     unless it is set by hand.
 
     A head that waits for its gate only is run at once: upstream's handler builds its addresses while the gate is
-    closed, which holding it here would put behind the gate, and a later task's gate opens no earlier. A head whose
-    slot waiter is installed is run at once too: readiness is unknowable then, so the order stays upstream's.
+    closed, which holding it here would put behind the gate, and a later task's gate opens no earlier. Where
+    another connector's slot waiter is installed readiness is unknowable, so the head is run at once, always.
     """
 
     name = "ready"
@@ -40,10 +40,10 @@ class ReadyFirst:
     def select(self, queue: Sequence[Task | None], ready: Readiness) -> int:
         """The head if ready, else the first ready task that may pass all before it, else HOLD (see the class)."""
         head = queue[0]
-        if head is None:
+        if head is None or head.slot_waiter:
             return 0
         missing = ready.missing(head)
-        if missing is None or missing is DependencyKind.SLOT_RELEASE:
+        if missing is None:
             return 0
         index = first_ready(queue, head, ready, self.lookahead, self.polls)
         if index:
