@@ -70,7 +70,7 @@ def engine_config(segment: dict[str, Any]) -> Any:
         enforce_eager=True,
         block_size=BLOCK,
         kv_cache_memory_bytes=64 << 20,
-        max_num_seqs=segment.get("seats", 6),
+        max_num_seqs=segment.get("seats", 4),
         max_num_batched_tokens=96,
         enable_prefix_caching=True,
         async_scheduling=bool(segment.get("async")),
@@ -130,7 +130,7 @@ class Tables:
 
             kind = AscendBlockTables
         groups = len(caches.kv_cache_groups)
-        self.rows = segment.get("seats", 6) + 8
+        self.rows = segment.get("seats", 4) + 8
         arguments: dict[str, Any] = {
             "block_sizes": [BLOCK] * groups,
             "max_num_reqs": self.rows,
@@ -288,7 +288,7 @@ class Run:
         from vllm.v1.request import RequestStatus
 
         scheduler, draw = self.scheduler, self.draw
-        seats = self.segment.get("seats", 6) + 2
+        seats = self.segment.get("seats", 4) + 2
         idle = 0
         while self.counts["steps"] < steps:
             while len(scheduler.requests) < seats:

@@ -1,7 +1,7 @@
 """What exactly is wrong with a plan: every invariant of the vocabulary, one after the other.
 
 Runs only on plans that the quick comparison did not call clean, and on the kinds of plans that it does not know (draft,
-rank-local, cross attention). Rows and slots of one group are judged in `diagnose_group`.
+rank-local, cross attention). Rows and slots of one group are judged in `diagnose_table` and `diagnose_slots`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv_plan_guard import rules
-from kv_plan_guard.diagnose_group import Lines, judge_slots, judge_state, judge_table
+from kv_plan_guard.diagnose_slots import judge_slots, judge_state
+from kv_plan_guard.diagnose_table import judge_table
 from kv_plan_guard.findings import Findings
+from kv_plan_guard.lines import Lines
 from kv_plan_guard.violation import Code, Violation
 
 if TYPE_CHECKING:
