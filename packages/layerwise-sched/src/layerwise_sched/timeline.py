@@ -145,6 +145,7 @@ def _columns(
     times, codes, subjects, values = ([0] * capacity for _ in range(4))
     tasks: list[Task | None] = [None] * capacity
     now = clock
+    enqueue = int(Code.ENQUEUE)
     write = read = dropped = 0
     stop = capacity
 
@@ -161,15 +162,35 @@ def _columns(
         values[place] = value
         write = end + 1
 
+    # `span` and `task` repeat the body of `event`: a call less a row is a fifth of its cost.
     def span(code: int, subject: int, begin: int) -> int:
-        end = now()
-        event(code, subject, end, begin)
-        return end
+        nonlocal write, dropped
+        until = now()
+        end = write
+        if end >= stop:
+            dropped += 1
+            return until
+        place = end & mask
+        times[place] = begin
+        codes[place] = code
+        subjects[place] = subject
+        values[place] = until
+        write = end + 1
+        return until
 
     def task(enqueued: Task, queued: int, at: int | None = None) -> None:
-        if write < stop:
-            tasks[write & mask] = enqueued
-        event(Code.ENQUEUE, enqueued.cid, queued, at)
+        nonlocal write, dropped
+        end = write
+        if end >= stop:
+            dropped += 1
+            return
+        place = end & mask
+        times[place] = now() if at is None else at
+        codes[place] = enqueue
+        subjects[place] = enqueued[0]
+        values[place] = queued
+        tasks[place] = enqueued
+        write = end + 1
 
     def take() -> tuple[list[int], list[Task]]:
         nonlocal read, stop
