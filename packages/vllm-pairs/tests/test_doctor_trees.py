@@ -4,7 +4,7 @@ import os
 import zipfile
 
 import pytest
-from vllm_pairs.doctor import DoctorError, Workbench
+from vllm_pairs.doctor import DoctorError, Workbench, workers
 from vllm_pairs.doctor.sources import MAX_FILE_LINES
 
 CORE = {"vllm/config.py": "class VllmConfig:\n    ...\n"}
@@ -105,3 +105,24 @@ def test_an_archive_cannot_name_files_outside(trees, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     Workbench(processes=1).core(evil)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_child_processes_read_the_same(trees):
+    many = {f"vllm/m{number}.py": f"def f{number}(): ...\n" for number in range(300)}
+    core = trees.core({**CORE, **many, "vllm/bad.py": "def broken(:\n"})
+    plugin = trees.plugin({**PLUGIN, "vllm_ascend/x.py": "from vllm.m7 import f7\nfrom vllm.m8 import f7\n"})
+    reports, steps = [], []
+    for processes in (1, 2):
+        bench = Workbench(progress=lambda *step: steps.append(step), processes=processes)
+        reports.append(bench.run(bench.core(core), bench.plugin(plugin)))
+    assert [one.findings for one in reports[:1]] == [one.findings for one in reports[1:]]
+    assert {found.kind for found in reports[0].findings} == {"unreadable", "missing-name"}
+    assert ("reading vllm 0.30.0", 303, 303) in steps
+
+
+def test_a_process_that_dies_is_one_error(trees, monkeypatch):
+    monkeypatch.setattr(workers, "_SERVE", "raise SystemExit(3)")
+    core = trees.core({f"vllm/m{number}.py": "" for number in range(300)})
+    bench = Workbench(processes=2)
+    with pytest.raises(RuntimeError, match="a process that read source files ended"):
+        bench.run(bench.core(core), bench.plugin(trees.plugin(PLUGIN)))

@@ -45,6 +45,7 @@ class Workbench:
     def __init__(self, progress: Callable[[str, int, int], None] = _silent, processes: int | None = None) -> None:
         self.progress, self.processes = progress, processes
         self._trees: dict[tuple[str, str, str | None], Tree] = {}
+        self._syntax: tuple[str, dict[str, ast.Module | None]] = ("", {})
         self._outlines: dict[tuple[str, str | None], dict[str, Outline]] = {}
 
     def core(self, where: str | Path, version: str | None = None) -> Tree:
@@ -91,6 +92,8 @@ class Workbench:
 
     def _findings(self, core: Tree, plugin: Tree, hooks: Sequence[HookSource]) -> list[Finding]:
         kept: dict[str, ast.Module | None] = {}
+        if self._syntax[0] == core.sha256:
+            kept.update(self._syntax[1])
         with ThreadPoolExecutor(1) as other:  # the core's files go to processes, the plugin's are read here meanwhile
             reading = other.submit(self.outlines_of, core, core.version)
             of_plugin = self.outlines_of(plugin, core.version, kept)
@@ -98,6 +101,8 @@ class Workbench:
         world = World(core.version, (core, of_core), (plugin, of_plugin), kept=kept)
         analysis = Analysis(world, CORE, PLUGIN)
         self._rules(analysis)
+        parsed = {module: tree for module, tree in world.parsed.items() if world.tree_of(module) is core}
+        self._syntax = (core.sha256, parsed)  # of the last core only: a hundred megabytes or more
         findings = [*_unreadable(world, core, plugin), *analysis.findings(Severities(analysis).of)]
         findings += check_hooks(analysis, hooks)
         return sorted(findings, key=lambda finding: finding.order)

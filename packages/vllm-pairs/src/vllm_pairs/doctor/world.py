@@ -79,7 +79,7 @@ class World:
         self.outlines: dict[str, Outline] = {}
         for _, outlines in sides:
             self.outlines.update(outlines)
-        self._asts: dict[str, ast.Module | None] = dict(kept or {})
+        self.parsed: dict[str, ast.Module | None] = dict(kept or {})
         self._nodes: dict[str, dict[str, ast.AST]] = {}
         self._resolving: set[tuple[str, str]] = set()
 
@@ -107,14 +107,14 @@ class World:
 
     def syntax(self, module: str) -> ast.Module | None:
         """A module's pruned syntax tree, None where there is none to read."""
-        if module not in self._asts:
+        if module not in self.parsed:
             tree = self.tree_of(module)
             source = tree.sources.get(module) if tree else None
             made = None
             if tree is not None and source is not None and self.outlines[module].problem is None:
                 made = prune_if(parse(source, tree.files[module]), source, self.core_version)
-            self._asts[module] = made
-        return self._asts[module]
+            self.parsed[module] = made
+        return self.parsed[module]
 
     def node(self, ref: Ref) -> ast.AST | None:
         """The definition (def or class) a reference names; None also where there are several."""
