@@ -233,8 +233,8 @@ class Rig:
                 is_last_chunk=True, block_ids_np=np.array(ids, dtype=np.int64), save_end_token=len(ids) * TOKENS,
             )  # fmt: skip
             self._fill(request, loads, saves, ids)
-            if self.schedule.plane != "key":  # the key-based plane has no leases
-                request.load_keys = loads[: self.schedule.blocks]
+            # The key-based plane has no leases.
+            request.load_keys = [] if self.schedule.plane == "key" else loads[: self.schedule.blocks]
             self.load_keys += request.load_keys
             made.append(request)
         if self.schedule.plane == "gva":
