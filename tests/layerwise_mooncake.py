@@ -113,6 +113,15 @@ def make_pool(master: Master, **options: Any) -> Any:
             """Device memory that transfers may touch."""
             self.register_buffer([array.ctypes.data], [array.nbytes])
 
+        def register_buffer(self, ptrs: list[int], lengths: list[int]) -> None:
+            """With the store itself, as upstream does where the store has an engine of its own."""
+            for pointer, length in zip(ptrs, lengths, strict=True):
+                if (code := self.store.register_buffer(pointer, length)) != 0:
+                    raise RuntimeError(f"register_buffer returned {code}")
+
+        def set_device(self) -> None:
+            """There is one device."""
+
         # -- what the threads call -------------------------------------------------------------------------------
         def batch_copy_get(self, keys: Any, all_buffers: Any, all_sizes: Any, all_src_offsets: Any) -> list[int]:
             layer = self.layer_of(keys[0], all_src_offsets[0][0])
