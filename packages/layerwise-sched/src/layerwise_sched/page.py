@@ -38,7 +38,7 @@ _STYLE = """
 body{font:14px/1.4 system-ui,sans-serif;margin:2em;max-width:1200px;color:#1b2631;background:#fff}
 table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #d5d8dc;padding:2px 8px;text-align:right}
 td:first-child,th:first-child{text-align:left}svg{background:#fbfcfc;border:1px solid #d5d8dc;max-width:100%}
-.key span{display:inline-block;padding:0 6px;margin-right:6px;color:#fff}text{font:11px system-ui,sans-serif}
+.key span{display:inline-block;margin-right:14px}.key i{display:inline-block;width:1em;height:.8em;margin-right:4px}text{font:11px system-ui,sans-serif}
 """
 
 
@@ -53,7 +53,7 @@ def page(run: Run, summary: Mapping[str, Any], title: str) -> str:
         _stages(summary),
         "<h2>Timeline</h2>",
         '<p class="key">'
-        + "".join(f'<span style="background:{colour}">{name}</span>' for name, colour in _COLOURS.items())
+        + "".join(f'<span><i style="background:{colour}"></i>{name}</span>' for name, colour in _COLOURS.items())
         + "</p>",
     ]
     events = find(run).events
