@@ -281,3 +281,27 @@ def test_an_attribute_that_only_the_cores_own_init_sets(trees, body, count):
     found = findings(trees, source, core={**CORE, "vllm/runner.py": runner})
     assert [(one.kind, one.name, one.severity) for one in found] == [("uninitialised", "b", "first-step")] * count
     assert [one.core_line for one in found] == [trees.line({"x": runner}, "x", "return self.a")] * count
+
+
+RUNTIME = """
+    from vllm.config import ModelConfig
+
+
+    def make(cls: type[ModelConfig], config: ModelConfig):
+        {before}
+        return ModelConfig()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "level"),
+    [
+        ("pass", "warning"),
+        ("fields = ModelConfig._fields", "note"),
+        ("import inspect; inspect.signature(ModelConfig)", "note"),
+        ("ModelConfig.__init__ = lambda self: None", "note"),
+    ],
+)
+def test_code_that_looks_first_or_patches_first_is_not_sure(trees, before, level):
+    made = findings(trees, RUNTIME.format(before=before))
+    assert [found.level for found in made if found.kind == "call-argument"] == [level]

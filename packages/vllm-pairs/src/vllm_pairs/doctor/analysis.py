@@ -64,6 +64,9 @@ class Analysis:
         self.drafts: list[Draft] = []
         self.edges: list[Edge] = []
         self.imports: dict[Ref | str, list[str]] = {}  # a module or function: the plugin's modules that it imports
+        self.plugin_stores: frozenset[str] = frozenset().union(  # names that it sets on other objects
+            *(world.outlines[module].stores for module in self.plugin_modules())
+        )
         self.replaced: dict[Ref, list[Value]] = {}  # a core definition: what the plugin puts in its place
         self.injected: set[tuple[str, str]] = set()  # (module or class, name) that the plugin puts into the core
         self.stand_ins: set[str] = set()  # modules that the plugin puts into sys.modules

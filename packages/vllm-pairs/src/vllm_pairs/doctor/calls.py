@@ -71,8 +71,11 @@ class CallRule:
     def _report(self, node: ast.Call, place: Place, value: Value, found: Callable, wrong: Misfit) -> None:
         confidence: Confidence = "high" if found.strict else "medium"
         owner = value.owner if value.sort == "def" else None
-        if owner is not None and value.bound and not self._certain(owner, value.ref.qualname.rpartition(".")[2], node):
+        last = value.ref.qualname.rpartition(".")[2]
+        if owner is not None and value.bound and not self._certain(owner, last, node):
             confidence = "low"
+        if place.scope.inspects or (value.owner is not None and last in self.analysis.plugin_stores):
+            confidence = "low"  # the code asks what is there, or puts another function on the object
         constructed = value.sort in ("class", "type")
         symbol = str(found.defined_by) if not constructed else _constructor(found.defined_by)
         self.analysis.add(
@@ -92,7 +95,9 @@ class CallRule:
         )
 
     def _below(self, value: Value) -> list[tuple[str, str]]:
-        """The same member of classes below, which the object may be of."""
+        """The same member of classes below, which the object may be of; of a class what makes its objects."""
+        if value.sort in ("class", "type"):
+            return [(str(one), "__init__") for one in self.analysis.classes.mro(value.ref).refs]
         name = value.ref.qualname.rpartition(".")[2]
         return [(str(one), name) for one in self.analysis.classes.subclasses(value.owner)] if value.owner else []
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.world import Found, FunctionNode, Ref
 
 SourceKind = Literal["expr", "annotation", "each", "enter", "part", "def", "class", "import", "unknown"]
+_INSPECTED = ("_fields", "__dataclass_fields__", "model_fields", "__code__")
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -35,7 +36,7 @@ class Scope:
     """A function's (or module's) body: its bindings, the class it belongs to and the class `self` is taken to be.
 
     `tested` are attribute names asked for with hasattr or getattr, `checked` the expressions an isinstance looks at:
-    of both, nothing is claimed.
+    of both, nothing is claimed. `inspects`: it looks at fields or signatures, and so at what a call takes.
     """
 
     module: str
@@ -46,6 +47,7 @@ class Scope:
     names: dict[str, list[Source]] = field(default_factory=dict)
     tested: set[str] = field(default_factory=set)
     checked: set[str] = field(default_factory=set)
+    inspects: bool = False
     own_name: str = ""  # the name of the first parameter of a method
     own_class: bool = False  # it is the class itself
     known: dict[str, Found] = field(default_factory=dict)  # what names were found to be
@@ -116,7 +118,13 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _note_tests(scope: Scope, node: ast.AST) -> None:
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or len(node.args) < 2:
+    if isinstance(node, ast.Attribute) and node.attr in _INSPECTED:
+        scope.inspects = True
+    if not isinstance(node, ast.Call):
+        return
+    if last_name(node.func) in ("signature", "getfullargspec", "fields"):
+        scope.inspects = True
+    if not isinstance(node.func, ast.Name) or len(node.args) < 2:
         return
     if node.func.id in ("hasattr", "getattr") and isinstance(node.args[1], ast.Constant):
         scope.tested.add(str(node.args[1].value))
