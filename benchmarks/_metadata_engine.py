@@ -146,6 +146,7 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
                 "own_orders": _own_orders(counters.to_json()["sites"]),
                 "alone": bool(spec.get("alone")),
                 "others": others,
+                "attention_groups": sum(len(groups) for groups in runner.attn_groups),
                 "steps": lengths.steps,
                 "rows": lengths.rows,
                 "drift_rows": lengths.drift_rows,

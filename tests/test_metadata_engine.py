@@ -59,7 +59,11 @@ FAULTY = [
     for fault in faults
 ]
 # A builder that was not run with the hook, beside one that was; only where the simulator's models were compared.
-OTHER_BUILDER = [{"name": "hybrid", "scenario": "batch", "model": "hybrid", "hook": {"enabled": True}}]
+OTHER_BUILDER = [
+    {"name": "hybrid", "scenario": "batch", "model": "hybrid", "hook": {"enabled": True}},
+    {"name": "sliding-off", "scenario": "batch", "model": "sliding", "hook": None},
+    {"name": "sliding-on", "scenario": "batch", "model": "sliding", "hook": EVERY},
+]
 OTHER_BUILDER *= PAIR == "0.30.0"
 # What no engine here can run: the real methods, on a runner without an engine, after the engines of this process.
 PROBES = [{"name": f"probe-{feature}", "probe": feature} for feature in ("diffusion", "tokens_per_step")]
@@ -86,7 +90,7 @@ def run_engines(
             references.keep(folder, PAIR, wanted)
 
 
-MODELS = {"target": "dense", "draft": "eagle", "hybrid": "hybrid"}
+MODELS = {"target": "dense", "draft": "eagle", "hybrid": "hybrid", "sliding": "sliding"}
 
 
 def read(folder: Path, name: str) -> dict:
@@ -223,3 +227,12 @@ def test_a_runner_with_another_builder_is_left_to_upstream(results):
     assert result["hook"]["counts"]["steps"] == result["hook"]["counts"]["uploads_avoided"] == 0
     assert result["per_decode_step"]["h2d_qsl"] == 1, "upstream's own upload"
     assert all(len(tokens) == 32 for tokens in result["tokens"])
+
+
+@pytest.mark.skipif(not OTHER_BUILDER, reason="the model with two attention groups was compared on the default pair")
+def test_each_attention_group_loses_its_upload(results):
+    off, on = read(results, "sliding-off"), read(results, "sliding-on")
+    assert off["attention_groups"] == on["attention_groups"] == 2
+    assert (off["per_decode_step"]["h2d_qsl"], on["per_decode_step"]["h2d_qsl"]) == (2, 0)
+    assert on["tokens"] == off["tokens"]
+    assert on["drift_rows"] == on["hook"]["counts"]["drift_rows"] == 0
