@@ -5,6 +5,7 @@ Every step of a scenario has plans of its own; no two steps repeat. Times are me
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import dataclass
 from statistics import median
@@ -192,11 +193,19 @@ def measure(name: str, samples: int = SAMPLES) -> Cost:
     total: list[float] = []
     floor: list[float] = []
     clock = time.perf_counter_ns
-    # Made beforehand, so that the samples are hot: in an engine no Python loop makes the plans either. The floor is
-    # taken in a loop of its own over the same arrays, each seen once, as the guard sees each once.
+    # Made beforehand: in an engine no Python loop makes the plans either. Floor and guard take turns step by step, so
+    # that a busy machine slows both alike; each sees arrays that nothing has touched in between.
     made = [next(steps) for _ in range(WARM + samples)]
+    copies = [[array.copy() for _, array in arrays] for _, arrays, _ in made]
     results = []
+    gc_was_on = gc.isenabled()
+    gc.disable()
     for number, (facts, arrays, req_ids) in enumerate(made):
+        t0 = clock()
+        for (_, array), copy in zip(arrays, copies[number], strict=True):
+            np.array_equal(array, copy)
+        if number >= WARM:
+            floor.append((clock() - t0) / 1e3)
         t0 = clock()
         first = guard.observe(facts)
         t1 = clock()
@@ -209,15 +218,10 @@ def measure(name: str, samples: int = SAMPLES) -> Cost:
         if number >= WARM:
             for times, ns in ((observe, t1 - t0), (pack, t2 - t1), (audit, t3 - t2), (total, t3 - t0)):
                 times.append(ns / 1e3)
+    if gc_was_on:
+        gc.enable()
     for result in results:
         assert result.ok, guard.report(result.violations)
-    pairs = [[(array, array.copy()) for _, array in arrays] for _, arrays, _ in made]
-    for number, copies in enumerate(pairs):
-        t0 = clock()
-        for array, copy in copies:
-            np.array_equal(array, copy)
-        if number >= WARM:
-            floor.append((clock() - t0) / 1e3)
     size = sum(array.nbytes for _, array in made[-1][1])
     return Cost(
         name,

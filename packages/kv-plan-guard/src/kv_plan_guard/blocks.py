@@ -61,6 +61,7 @@ class GroupBlocks:
 
     def __init__(self, layout: GroupLayout) -> None:
         self.layout = layout
+        self._ratio = layout.ratio
         self.tables: dict[int, RowTable] = {}
         self.width = np.zeros(0, np.int32)  # [slots] width of the table that holds the row; 0: none
         self.row = np.zeros(0, np.intp)  # [slots] row in that table
@@ -109,7 +110,7 @@ class GroupBlocks:
         self.count[slot] = at + size
         self.history.append(Event(step, "given", request, life, ids))
         layout = self.layout
-        if layout.row_width is not None and (at + size) * layout.ratio > layout.row_width:
+        if layout.row_width is not None and (at + size) * self._ratio > layout.row_width:
             self.flagged.add(slot)
         if size <= FEW and min(ids) >= 0 and max(ids) < self._plain and layout.null_block not in ids:
             for column, block in enumerate(ids, at):
@@ -174,7 +175,7 @@ class GroupBlocks:
         return sum(array.nbytes for array in arrays) + sum(table.rows.nbytes for table in self.tables.values())
 
     def _store(self, slot: int, at: int, ids: Sequence[int]) -> None:
-        ratio = self.layout.ratio
+        ratio = self._ratio
         stop = (at + len(ids)) * ratio
         width = int(self.width[slot])
         if stop > width:

@@ -7,7 +7,7 @@ are consecutive, so that a token costs one addition and no division.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from kv_plan_guard.mirror import Mirror
 
 I64: TypeAlias = NDArray[np.int64]
+
+
+#: Block table entries up to which a mask over all of them is quicker than a plain part and a masked rest.
+SMALL: Final = 4096
 
 
 def clean_batch(plan: PlanFacts, batch: Batch) -> bool:
@@ -119,10 +123,10 @@ def _clean_table(
     least, most = least * ratio, most * ratio
     if table.shape[1] < most:
         return False
-    if first is not None and any_true(first != 0):
-        least = 0
-    else:
+    if first is not None and not any_true(first != 0):
         first = None
+    if first is not None or (least != most and size * most <= SMALL):
+        least = 0  # one comparison under a mask instead of two
     for width, at, where in rows.parts:
         mine = group.tables[width].rows
         if least and not equal(table[at, :least], mine[where, :least]):
