@@ -100,7 +100,9 @@ class Engine:
         config = self.runner.__dict__[ATTRIBUTE].config
         hooks.detach(self.runner)
         engine = self.llm.llm_engine
-        engine.abort_request(list(engine.output_processor.request_states))
+        engine.abort_request(list(engine.output_processor.request_states), internal=True)
+        if left := self.core.scheduler.get_num_unfinished_requests():
+            raise RuntimeError(f"{left} requests could not be aborted")
         if getattr(self.core, "batch_queue", None) is not None:
             self.core.batch_queue.clear()
         self.runner.execute_model_state = None
