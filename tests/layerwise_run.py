@@ -83,6 +83,7 @@ def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
             result["raised"] = f"{type(error).__name__}: {error}"
             result["cause"] = f"{type(error.__cause__).__name__}: {error.__cause__}" if error.__cause__ else None
             result["raised_at"] = traceback.extract_tb(error.__traceback__)[-1].name
+            settle(rig)
         finally:
             undo()
         result |= {
@@ -108,6 +109,18 @@ def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
             pool.store.close()  # else its client looks for the master for ever
             master.kill()
     return result
+
+
+def settle(rig: Any) -> None:
+    """Behind an exception: until the receive thread does nothing more, so that what is left over is the same always."""
+    receiver = rig.worker.kv_recv_thread
+    if receiver._fatal_error is not None:
+        receiver.join(timeout=10)
+    last, since, end = -1, time.monotonic(), time.monotonic() + 10
+    while time.monotonic() < end and time.monotonic() - since < 1:
+        if (left := rig.unfinished()) != last:
+            last, since = left, time.monotonic()
+        time.sleep(0.05)
 
 
 def seen(rig: Any, timeline: Path | None) -> dict[str, Any]:
