@@ -50,31 +50,43 @@ def speed(steps: int) -> list[dict[str, Any]]:
 
 
 def random_spec(rng: np.random.Generator) -> Any:
-    """A random plan and times."""
+    """A random plan and times; every second one with few buffers and late saves, where orders really differ."""
     from layerwise_sched.model import DataPath
     from layerwise_sched.simulation import Spec
 
-    layers = int(rng.integers(1, 16))
-    times = [0.0, 1.0, 40.0, 300.0, 1_000.0, 2_300.0, 9_000.0]
+    rich = bool(rng.random() < 0.5)
+    layers = int(rng.integers(8, 16)) if rich else int(rng.integers(1, 16))
+    times = [40.0, 300.0, 1_000.0, 2_300.0] if rich else [0.0, 1.0, 40.0, 300.0, 1_000.0, 2_300.0, 9_000.0]
 
     def some(most: int) -> tuple[int, ...]:
-        return tuple(
-            int(layer) for layer in rng.choice(layers, int(rng.integers(0, min(most, layers) + 1)), replace=False)
-        )
+        count = int(rng.integers(0, min(most, layers) + 1))
+        return tuple(int(layer) for layer in rng.choice(layers, count, replace=False))
 
-    path = [DataPath.GVA, DataPath.GVA, DataPath.GVA, DataPath.RANGE, DataPath.KEY][int(rng.integers(5))]
-    names = ("load_us", "save_us", "attention_us", "rest_us", "host_us", "build_us", "straggler_us")
+    paths = [DataPath.GVA] if rich else [DataPath.GVA, DataPath.GVA, DataPath.RANGE, DataPath.KEY]
+    path = paths[int(rng.integers(len(paths)))]
+    buffers = int(rng.integers(2, 5)) if rich else int(rng.integers(1, layers + 1))
+    prefetch = int(rng.integers(3, 9)) if rich else int(rng.integers(1, layers + 3))
+    names = ("load_us", "save_us", "attention_us", "rest_us", "host_us", "build_us")
     return Spec(
-        path=path, layers=layers, steps=int(rng.integers(1, 4)), requests=int(rng.integers(1, 5)),
-        shared_buffers=int(rng.integers(1, layers + 1)) if rng.random() < 0.8 else None,
-        prefetch_layers=int(rng.integers(1, layers + 3)) if rng.random() < 0.7 else None,
-        independent=some(layers), straggler_layers=some(4), no_save=some(4),
+        path=path,
+        layers=layers,
+        steps=int(rng.integers(1, 4)),
+        requests=int(rng.integers(1, 5)),
+        shared_buffers=buffers if rich or rng.random() < 0.8 else None,
+        prefetch_layers=prefetch if rich or rng.random() < 0.7 else None,
+        independent=some(4 if rich else layers),
+        straggler_layers=some(4),
+        straggler_us=9_000.0 if rich else float(rng.choice(times)),
+        no_save=some(4),
         buckets=tuple(int(bucket) for bucket in rng.integers(0, 3, layers)) if rng.random() < 0.4 else None,
-        hit_every=int(rng.integers(1, 4)), groups=int(rng.integers(1, 4)), saving_rank=bool(rng.random() < 0.8),
-        spread=float(rng.choice([0.0, 0.3, 1.0])), straggler_odds=float(rng.choice([0.0, 0.2])),
-        slot_us=float(rng.choice(times)) if path is DataPath.GVA and rng.random() < 0.2 else None,
+        hit_every=int(rng.integers(1, 4)),
+        groups=int(rng.integers(1, 4)),
+        saving_rank=bool(rng.random() < 0.85),
+        spread=float(rng.choice([0.0, 0.3, 1.0])),
+        straggler_odds=float(rng.choice([0.0, 0.2])),
+        slot_us=float(rng.choice(times)) if path is DataPath.GVA and rng.random() < 0.1 else None,
         **{name: float(rng.choice(times)) for name in names},
-    )  # fmt: skip
+    )
 
 
 def schedules(count: int) -> dict[str, int]:
