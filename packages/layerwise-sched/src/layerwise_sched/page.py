@@ -38,7 +38,9 @@ _STYLE = """
 body{font:14px/1.4 system-ui,sans-serif;margin:2em;max-width:1200px;color:#1b2631;background:#fff}
 table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #d5d8dc;padding:2px 8px;text-align:right}
 td:first-child,th:first-child{text-align:left}svg{background:#fbfcfc;border:1px solid #d5d8dc;max-width:100%}
-.key span{display:inline-block;margin-right:14px}.key i{display:inline-block;width:1em;height:.8em;margin-right:4px}text{font:11px system-ui,sans-serif}
+.key span{display:inline-block;margin-right:14px}
+.key i{display:inline-block;width:1em;height:.8em;margin-right:4px}
+text{font:11px system-ui,sans-serif}
 """
 
 
