@@ -305,3 +305,36 @@ RUNTIME = """
 def test_code_that_looks_first_or_patches_first_is_not_sure(trees, before, level):
     made = findings(trees, RUNTIME.format(before=before))
     assert [found.level for found in made if found.kind == "call-argument"] == [level]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "count"),
+    [
+        ("old = vllm_version_is('0.29.0')", "pass", 0),
+        ("old = vllm_version_is('0.29.0')", "old = x", 1),
+        ("pass", "pass", 1),
+    ],
+)
+def test_a_local_name_that_the_version_decides(trees, first, second, count):
+    source = IMPORTED + f"def f(x, old=None):\n    {first}\n    {second}\n    if old:\n        import vllm.gone\n"
+    assert len(findings(trees, source)) == count
+
+
+NOTHING = """
+    from vllm_ascend.utils import vllm_version_is
+
+    if not vllm_version_is({version!r}):
+        from vllm.config import Gone
+    else:
+        Gone = None
+
+
+    def f():
+        if Gone is not None:
+            import vllm.gone
+"""
+
+
+@pytest.mark.parametrize(("version", "kinds"), [("0.30.0", []), ("0.29.0", ["missing-name", "missing-module"])])
+def test_a_name_that_is_none_on_this_core(trees, version, kinds):
+    assert [found.kind for found in findings(trees, NOTHING.format(version=version))] == kinds

@@ -78,6 +78,8 @@ def _of_class(analysis: Analysis, base: Value, node: ast.Attribute, place: Place
     confidence = _confidence(analysis, base, ref, node)
     if confidence is None:
         return
+    if place.conditional and (place.scope.tested or place.scope.inspects):
+        confidence = "low"  # the function asks what is there, and this is behind a condition
     at = cores[0]
     outline = classes.outline(at)
     known = [*outline.members, *outline.instance] if outline else []

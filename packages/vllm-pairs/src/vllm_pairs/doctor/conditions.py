@@ -9,10 +9,13 @@ from __future__ import annotations
 import ast
 import operator
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
+
+from vllm_pairs.doctor.nodes import walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +28,8 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
 }
 _UNKNOWN: Any = object()
 
@@ -42,6 +47,14 @@ class Conditions:
 
     core_version: str | None
     constants: dict[str, bool] = field(default_factory=dict)
+    nothing: set[str] = field(default_factory=set)  # names of the module that are None
+
+    def note(self, node: ast.Assign, *, once: bool) -> None:
+        """Remember `name = <something the version decides>`, where the name is set once."""
+        truth = self.truth(node.value)
+        target = node.targets[0]
+        if once and truth is not None and isinstance(target, ast.Name) and not isinstance(node.value, ast.Constant):
+            self.constants[target.id] = truth
 
     def truth(self, test: ast.expr) -> bool | None:
         """Whether a test holds; None where it is not decided by the version."""
@@ -58,6 +71,8 @@ class Conditions:
             return self._compare(test)
         if isinstance(test, ast.Name | ast.Attribute):
             if is_type_checking(test):
+                return False
+            if isinstance(test, ast.Name) and test.id in self.nothing:
                 return False
             return self.constants.get(test.id) if isinstance(test, ast.Name) else None
         return None
@@ -80,6 +95,11 @@ class Conditions:
     def _compare(self, test: ast.Compare) -> bool | None:
         if len(test.ops) != 1 or (compare := _COMPARE.get(type(test.ops[0]))) is None:
             return None
+        if isinstance(test.ops[0], ast.Is | ast.IsNot):
+            nothing = isinstance(test.left, ast.Name) and test.left.id in self.nothing
+            if not nothing or not _is_none(test.comparators[0]):
+                return None
+            return isinstance(test.ops[0], ast.Is)
         left, right = self._value(test.left), self._value(test.comparators[0])
         if isinstance(left, Version) is not isinstance(right, Version):
             left, right = _as_version(left), _as_version(right)
@@ -136,6 +156,30 @@ class _Pruner(ast.NodeTransformer):
     def __init__(self, conditions: Conditions) -> None:
         self.conditions = conditions
 
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+        return self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Any:
+        """Names that a function sets once, to something the version decides, are constants of its body."""
+        outer = dict(self.conditions.constants)
+        bound = Counter(
+            part.id for part in walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+        )
+        nothing = set(self.conditions.nothing)
+        for name in (*bound, *(part.arg for part in walk(node.args) if isinstance(part, ast.arg))):
+            self.conditions.constants.pop(name, None)
+            self.conditions.nothing.discard(name)
+        for part in walk(node):
+            if isinstance(part, ast.Assign) and len(part.targets) == 1 and isinstance(part.targets[0], ast.Name):
+                self.conditions.note(part, once=bound[part.targets[0].id] == 1)
+        try:
+            return self.generic_visit(node)
+        finally:
+            self.conditions.constants, self.conditions.nothing = outer, nothing
+
     def visit_If(self, node: ast.If) -> Any:
         if is_type_checking(node.test):
             return node  # its names are needed to read annotations
@@ -171,12 +215,49 @@ class _Pruner(ast.NodeTransformer):
         return node
 
 
+def _decided(body: list[ast.stmt], conditions: Conditions) -> list[ast.stmt]:
+    """A module's statements with the branches that the version takes in place of the condition."""
+    found: list[ast.stmt] = []
+    for statement in body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            conditions.note(statement, once=True)
+        truth = conditions.truth(statement.test) if isinstance(statement, ast.If) else None
+        if not isinstance(statement, ast.If) or truth is None or is_type_checking(statement.test):
+            found.append(statement)
+        else:
+            found += _decided(statement.body if truth else statement.orelse, conditions)
+    return found
+
+
+def _binds(node: ast.AST) -> list[str]:
+    """The names that one statement of a module (or one alias of an import) binds."""
+    if isinstance(node, ast.alias):
+        return [node.asname or node.name.partition(".")[0]]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    return [part.id for part in walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def prune(tree: ast.Module, conditions: Conditions) -> ast.Module:
     """The tree with only what can run under the conditions; module constants that a version decides count too."""
+    tree.body = _decided(tree.body, conditions)
+    bound = Counter(
+        name
+        for statement in tree.body
+        for part in (
+            [statement, *statement.names] if isinstance(statement, ast.Import | ast.ImportFrom) else [statement]
+        )
+        for name in _binds(part)
+    )
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target, truth = statement.targets[0], conditions.truth(statement.value)
-            if isinstance(target, ast.Name) and truth is not None and not isinstance(statement.value, ast.Constant):
-                conditions.constants[target.id] = truth
+            conditions.note(statement, once=True)
+            target, value = statement.targets[0], statement.value
+            if isinstance(target, ast.Name) and bound[target.id] == 1 and _is_none(value):
+                conditions.nothing.add(target.id)
     pruned: ast.Module = _Pruner(conditions).visit(tree)
     return pruned
