@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import tomllib
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+# Why a warning on a verified pair stops nothing there, by the finding's id.
+REASONS = Path(__file__).resolve().parent.parent / "docs" / "doctor-warnings.toml"
 INTRO = """# Compatibility matrix
 
 `vllm-pairs doctor` on every vllm-ascend release against every vLLM core release. It reads both source trees and runs
@@ -78,15 +79,22 @@ def truth(rows: list[dict[str, Any]]) -> str:
     return text
 
 
+def reasons() -> dict[str, str]:
+    """The explanation of each finding that has one."""
+    table = tomllib.loads(REASONS.read_text(encoding="utf-8"))
+    return {name: row["why"] for row in table["warning"] for name in row["ids"]}
+
+
 def verified(rows: list[dict[str, Any]]) -> str:
-    """What the doctor says of the verified pairs."""
+    """What the doctor says of the verified pairs, and why it stops nothing that was verified there."""
+    why = reasons()
     parts = ["## Verified pairs\n"]
     for row in rows:
         if row["verified"]:
             parts.append(f"{row['core']} + {row['plugin']}: {row['errors']} errors, {row['warnings']} warnings.\n")
             parts += [
                 f"- {code(one['id'])} {one['level']}, {one['severity']}: {code(one['file'] + ':' + str(one['line']))}: "
-                f"{code(one['message'])}\n"
+                f"{code(one['message'])}. {why.get(one['id'], 'Not explained yet.')}\n"
                 for one in row["findings"]
             ]
     return "\n".join(parts).replace("\n\n- ", "\n- ").replace(".\n- ", ".\n\n- ")
