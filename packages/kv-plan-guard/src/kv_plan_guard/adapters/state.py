@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from kv_plan_guard.adapters.connectors import ConnectorReader
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 ATTRIBUTE: Final = "_kv_plan_guard"
 # Outputs that nobody reads must not pile up their snapshots.
 MAX_OPEN: Final = 16
+PUSH_S: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +68,7 @@ class RunnerGuard:
         self._lock = threading.RLock()
         self._watch: threading.Thread | None = None
         self._finished = False
+        self._pushed_at = monotonic()
 
     # -- the step -----------------------------------------------------------------------------------------------------
     def begin(self, scheduler_output: Any) -> None:
@@ -248,7 +251,7 @@ class RunnerGuard:
     def _settle(self, record: Record) -> None:
         facts = record.facts
         self.guard.observe(facts)
-        self.guard.stats.tick()
+        self._push_counters()
         if record.taken is not None and record.snapshot is not None:
             for plan in self.plans.plans(facts.step, record.taken, record.snapshot.read()):
                 self.guard.audit(plan)
@@ -262,6 +265,15 @@ class RunnerGuard:
                 for req_id, count in zip(req_ids, counts, strict=True)
             ]
             self.guard.settle(OutputFacts(facts.step, req_ids, counts, rejected if drafts else None))
+
+    def _push_counters(self) -> None:
+        """Let a scrape see the counters: every so many steps, and under little traffic after a while."""
+        stats, now = self.guard.stats, monotonic()
+        if now - self._pushed_at >= PUSH_S:
+            self._pushed_at = now
+            stats.write()
+        else:
+            stats.tick()
 
     def _break(self, error: GuardError, cause: BaseException | None = None) -> None:
         """The guard itself cannot go on. Under `raise` the engine must not; under `log` it does, and says so."""
