@@ -15,6 +15,7 @@ import pytest
 from kv_make import CONFIG, CONNECTED, codes, full, guard, new, plan, step
 from kv_plan_guard import (
     Code,
+    Config,
     ConfigError,
     FactsError,
     GroupLayout,
@@ -68,6 +69,27 @@ def test_log_reports_once_per_signature_and_goes_on(caplog: pytest.LogCaptureFix
     assert len(caplog.records) <= 2  # a whole prompt and single tokens differ in what else is wrong
     assert g.stats.bad_audits == 7
     assert sum(g.signatures().values()) >= 7
+
+
+def test_a_signature_has_no_names_in_it() -> None:
+    """Foreign blocks of request after request are one kind of finding, not one each."""
+    g = guard(G)
+    for number in range(1, 30):
+        name, other = f"cmpl-{number:08x}", f"other-{number:08x}"
+        block = 2 * number
+        facts = step(number, {name: 4, other: 4}, [new(name, [block]), new(other, [block + 1])])
+        g.observe(replace(facts, finished=frozenset({f"cmpl-{number - 1:08x}", f"other-{number - 1:08x}"})))
+        wrong = plan(number, [(name, [block + 1], 0, 4), (other, [block + 1], 0, 4)], G)
+        assert "XWRITE" in codes(g.audit(wrong))
+    assert len(g.signatures()) <= 5
+
+
+def test_facts_that_json_has_not_cost_the_file_and_not_the_finding(tmp_path: Path) -> None:
+    g = guard(G, config=Config(enabled=True, action="log", replay_dir=str(tmp_path)))
+    g.observe(replace(step(1, {"A": 8}, [new("A", [1])]), spec_tokens={"A": [object()]}))  # type: ignore[dict-item]
+    wrong = replace(plan(1, [("A", [1], 0, 8)], G), slot_mapping=np.arange(8))
+    assert not g.audit(wrong).ok
+    assert not list(tmp_path.iterdir())
 
 
 def test_sampling_follows_every_step_and_audits_some() -> None:

@@ -89,6 +89,27 @@ def test_what_the_quick_comparison_calls_clean_has_no_finding(
 
 
 @settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(GROUPS)),
+    requests=requests,
+    pads=pads,
+    part=st.sampled_from(PARTS),
+    kept=st.integers(0, 60),
+    wide=st.booleans(),
+)
+def test_parts_of_another_length_or_type_are_judged_alike(
+    kind: str, requests: Requests, pads: tuple[int, int], part: str, kept: int, wide: bool
+) -> None:
+    g, right = build(GROUPS[kind], requests, pads, 1)
+    array = getattr(right, part)[:kept]
+    wrong = replace(right, **{part: array.astype(np.int64) if wide else array})
+    found = full(g, wrong)
+    assert {v.code.value for v in g.audit(wrong).violations} == found
+    whole = replace(right, **{part: getattr(right, part).astype(np.int64)})
+    assert g.audit(whole).ok
+
+
+@settings(max_examples=60, deadline=None)
 @given(requests=requests, seed=st.integers(0, 99), column=st.integers(0, 10_000), other=st.integers(0, 10_000))
 def test_every_change_of_a_used_entry_is_found(requests: Requests, seed: int, column: int, other: int) -> None:
     """Whatever is changed in the entries that are used, something is found: no hole between the checks."""
@@ -153,3 +174,17 @@ def test_tails_of_longer_rows_do_not_matter() -> None:
     table[0, 1:] = 77
     assert g.audit(replace(right, block_table=table)).ok
     assert g.stats.slow_audits == 0
+
+
+def test_states_are_compared_quickly_and_in_full() -> None:
+    group = GroupLayout("mamba", 64, 100, row_width=18, mamba_mode="align", slots="unused")
+    g = guard(group)
+    blocks = [0, 0, 0, 7, 8]
+    g.observe(step(1, {"A": 10}, [new("A", blocks, 256)]))
+    right = plan(1, [("A", blocks, 256, 10)], group, width=18)
+    right = replace(right, state_columns=np.array([3]), state_blocks=np.array([7, 0], np.int32))
+    assert g.audit(right).ok
+    assert g.stats.slow_audits == 0
+    assert {v.code.value for v in g.audit(replace(right, state_blocks=np.array([8]))).violations} == {"STATE"}
+    assert {v.code.value for v in g.audit(replace(right, state_blocks=np.array([0]))).violations} == {"NULL_USE"}
+    assert {v.code.value for v in g.audit(replace(right, state_columns=np.array([4]))).violations} == {"STATE"}

@@ -37,7 +37,7 @@ def clean_batch(plan: PlanFacts, batch: Batch) -> bool:
         return False
     offsets = plan.query_start_loc
     if offsets is not None:
-        if not equal(offsets[: size + 1], batch.offsets):
+        if len(offsets) <= size or not equal(offsets[: size + 1], batch.offsets):
             return False
         if len(offsets) > size + 1 and rows > size and not _pad_offsets_fine(offsets[size : rows + 1], tokens):
             return False
@@ -60,7 +60,7 @@ def _pad_offsets_fine(tail: NDArray[Any], tokens: int) -> bool:
 
 
 def clean_extra(plan: PlanFacts, batch: Batch, mirror: Mirror) -> bool:
-    """Whether the parts that only some layouts have are as expected: local lengths, states, accepted counts."""
+    """Whether the parts that only some layouts have are as expected: local lengths, accepted counts."""
     size = len(batch.slots)
     layout = mirror.groups[plan.group].layout
     part = plan.local_seq_lens
@@ -72,7 +72,7 @@ def clean_extra(plan: PlanFacts, batch: Batch, mirror: Mirror) -> bool:
         kept = mirror.kept[batch.slots]
         if len(plan.num_accepted) < size or any_true((plan.num_accepted[:size] != kept) & (kept > 0)):
             return False
-    return plan.state_columns is None and plan.state_blocks is None
+    return True
 
 
 def clean_group(plan: PlanFacts, batch: Batch, rows: Rows, group: GroupBlocks) -> bool:
@@ -88,6 +88,8 @@ def clean_group(plan: PlanFacts, batch: Batch, rows: Rows, group: GroupBlocks) -
         return False
     table = plan.block_table
     if table is not None and not _clean_table(plan, batch, rows, group, table, first, stop):
+        return False
+    if layout.kind == "mamba" and not _clean_state(plan, batch, rows, group):
         return False
     if layout.slots == "unused":
         return True
@@ -157,6 +159,25 @@ def _null_needed(batch: Batch, group: GroupBlocks, first: I64 | None, stop: I64)
             if any_true(row == group.layout.null_block):
                 return True
     return False
+
+
+def _clean_state(plan: PlanFacts, batch: Batch, rows: Rows, group: GroupBlocks) -> bool:
+    """Whether recurrent states are read where they lie."""
+    size = len(batch.slots)
+    if plan.state_columns is None and plan.state_blocks is None:
+        return True
+    columns = rules.state_column(group.layout, batch.start)
+    if plan.state_columns is not None and not _starts_with(plan.state_columns, columns):
+        return False
+    if plan.state_blocks is None:
+        return True
+    if any_true(columns >= group.count[batch.slots]):
+        return False
+    return _starts_with(plan.state_blocks, _pick(rows, group, ramp(size), columns * group.layout.ratio))
+
+
+def _starts_with(actual: NDArray[Any], expected: I64) -> bool:
+    return len(actual) >= len(expected) and equal(actual[: len(expected)], expected)
 
 
 def states_needed(columns: int, computed: int) -> list[int]:

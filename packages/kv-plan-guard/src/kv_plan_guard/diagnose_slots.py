@@ -210,7 +210,8 @@ def judge_state(plan: PlanFacts, lines: Lines, mirror: Mirror, found: Findings) 
         if plan.state_blocks is not None:
             for row in range(size):
                 line = group.kernel_row(int(lines.slots[row]))
-                wanted = int(line[column[row]]) if column[row] < len(line) else -1
+                at = int(column[row]) * layout.ratio
+                wanted = int(line[at]) if at < len(line) else -1
                 block = int(plan.state_blocks[row])
                 if block == wanted:
                     continue

@@ -195,7 +195,7 @@ class Guard:
     def finish(self) -> str:
         """End of the run: write counters, and return the coverage table as text."""
         self.stats.write()
-        return report.coverage_text(self.coverage(), self.stats)
+        return "\n".join([report.coverage_text(self.coverage(), self.stats), *self.layout.notes])
 
     def nbytes(self) -> int:
         """Bytes of the mirror's arrays."""

@@ -67,12 +67,17 @@ class Journal:
         """Write a replay file; None where the number of files is used up, or it would be too large or fails."""
         if not self._on or self.written >= self._config.replay_files or self._state is None:
             return None
-        document = self._document(violations, plan)
-        text = json.dumps(document)
+        try:
+            text = json.dumps(self._document(violations, plan))
+        except (
+            TypeError,
+            ValueError,
+            KeyError,
+        ) as error:  # facts of a kind that JSON has not: the finding matters more
+            LOG.warning("no replay file: %s", error)
+            return None
         if len(text) > self._config.replay_bytes:
-            LOG.warning(
-                "no replay file: it would have %d bytes, replay_bytes allows %d", len(text), self._config.replay_bytes
-            )
+            LOG.warning("no replay file: %d bytes, replay_bytes allows %d", len(text), self._config.replay_bytes)
             return None
         try:
             folder = self._make_folder()

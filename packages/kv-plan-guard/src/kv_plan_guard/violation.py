@@ -6,9 +6,13 @@ of its own on Ascend, whose slot mapping is int32.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
+
+#: Quoted names and numbers in a circumstance.
+_NAMES: Final = re.compile(r"'[^']*'|\d+")
 
 
 class Code(StrEnum):
@@ -101,8 +105,8 @@ class Violation:
 
     @property
     def signature(self) -> tuple[str, int | None, str, str]:
-        """What makes two findings "the same" for log mode: code, group, part and circumstance without numbers."""
-        return (self.code.value, self.group, self.what, "".join(c for c in self.why if not c.isdigit()))
+        """What makes two findings "the same" for log mode: code, group, part, and circumstance without its names."""
+        return (self.code.value, self.group, self.what, _NAMES.sub("", self.why))
 
     def to_json(self) -> dict[str, Any]:
         """Every field as plain data."""
