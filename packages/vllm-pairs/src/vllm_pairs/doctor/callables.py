@@ -39,6 +39,7 @@ class Callables:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis, self.world = analysis, analysis.world
+        self._functions: dict[tuple[Ref, int], Callable | None] = {}
         self._transparent: dict[Ref, bool] = {}
 
     def of(self, value: Value) -> Callable | None:
@@ -59,6 +60,14 @@ class Callables:
 
     def function(self, value: Value) -> Callable | None:
         """How a function is called through a value."""
+        key = (value.ref, value.bound)
+        if value.node is not None:
+            return self._function(value)
+        if key not in self._functions:
+            self._functions[key] = self._function(value)
+        return self._functions[key]
+
+    def _function(self, value: Value) -> Callable | None:
         node = value.node or self.world.node(value.ref)
         if isinstance(node, ast.Lambda):
             return Callable(signature_of(node), value.ref)

@@ -35,6 +35,7 @@ class Classes:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._kinds: dict[tuple[Ref, str], MemberKind] = {}
         self._mro: dict[Ref, Bases] = {}
         self._subclasses: dict[Ref, set[Ref]] | None = None
         self.stores: frozenset[str] = frozenset().union(*(one.stores for one in world.outlines.values()))
@@ -168,6 +169,12 @@ class Classes:
 
     def kind(self, owner: Ref, name: str) -> MemberKind:
         """What sort of member a class's body defines."""
+        key = (owner, name)
+        if key not in self._kinds:
+            self._kinds[key] = self._kind(owner, name)
+        return self._kinds[key]
+
+    def _kind(self, owner: Ref, name: str) -> MemberKind:
         node = self.world.node(Ref(owner.module, f"{owner.qualname}.{name}"))
         if isinstance(node, ast.ClassDef):
             return "class"

@@ -46,9 +46,15 @@ class Constructors:
 
     def __init__(self, classes: Classes) -> None:
         self.classes, self.world = classes, classes.world
+        self._made: dict[Ref, Constructor | None] = {}
 
     def of(self, ref: Ref) -> Constructor | None:
         """The constructor of a class, None where it cannot be told."""
+        if ref not in self._made:
+            self._made[ref] = self._of(ref)
+        return self._made[ref]
+
+    def _of(self, ref: Ref) -> Constructor | None:
         bases = self.classes.mro(ref)
         for path in bases.external:
             if path.startswith(_NOT_CONSTRUCTED):

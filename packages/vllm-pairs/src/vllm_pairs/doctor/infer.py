@@ -30,11 +30,11 @@ class Inference:
     def __init__(self, classes: Classes) -> None:
         self.classes, self.world = classes, classes.world
         self.annotations = Annotations(self.world)
-        self._attributes: dict[tuple[Ref, str], Found] = {}
+        self._attributes: dict[tuple[str, Ref, Ref | None, str], Found | None] = {}
         self._assigned: dict[Ref, dict[str, list[tuple[FunctionNode, Source]]]] = {}
         self._scopes: dict[tuple[int, Ref | None], Scope] = {}
         self._busy: set[object] = set()
-        self._depth = 0
+        self._depth = self._cut = 0  # _cut counts answers that were not looked for to the end
 
     def scope(
         self, module: str, node: FunctionNode, owner: Ref | None, self_type: Ref | None, parent: Scope | None = None
@@ -49,14 +49,22 @@ class Inference:
         return self._scopes[key]
 
     def value(self, node: ast.AST | None, scope: Scope) -> Found:
-        """What an expression is in a scope."""
+        """What an expression is in a scope; remembered where no answer on the way was cut short."""
+        kept = scope.values.get(id(node))
+        if kept is not None:
+            return kept
         if self._depth > _DEPTH:
+            self._cut += 1
             return UNKNOWN
         self._depth += 1
+        before = self._cut
         try:
-            return self._value(node, scope)
+            found = self._value(node, scope)
         finally:
             self._depth -= 1
+        if before == self._cut:
+            scope.values[id(node)] = found
+        return found
 
     def _value(self, node: ast.AST | None, scope: Scope) -> Found:
         if isinstance(node, ast.Name):
@@ -125,10 +133,13 @@ class Inference:
         if name in scope.checked or name in where.checked:
             return UNKNOWN
         if name not in where.known:
-            where.known[name] = UNKNOWN  # asked for again while it is found out
+            where.known[name] = None  # asked for again while it is found out
             annotated = [source for source in sources if source.kind == "annotation"]
             where.known[name] = self.join(self._source(source, where) for source in annotated or sources)
-        return where.known[name]
+        found = where.known[name]
+        if found is None:
+            self._cut += 1
+        return found or UNKNOWN
 
     def _global(self, module: str, name: str) -> Found:
         found = self.world.member(module, name)
@@ -136,6 +147,7 @@ class Inference:
             return UNKNOWN if found is MISSING else found
         key = (module, name)
         if key in self._busy:
+            self._cut += 1
             return UNKNOWN
         self._busy.add(key)
         try:
@@ -162,6 +174,7 @@ class Inference:
     def _source(self, source: Source, scope: Scope) -> Found | None:
         key = (id(source), id(scope))
         if key in self._busy:
+            self._cut += 1
             return UNKNOWN
         self._busy.add(key)
         try:
@@ -207,11 +220,14 @@ class Inference:
         return UNKNOWN
 
     def _member(self, base: Value, name: str, owner: Ref | None) -> Found:
-        key = (Ref(f"{base.sort} {base.ref.module}", f"{base.ref.qualname}<{owner}"), name)
+        key = (base.sort, base.ref, owner, name)
         if key not in self._attributes:
-            self._attributes[key] = UNKNOWN  # asked for again while it is found out
+            self._attributes[key] = None  # asked for again while it is found out
             self._attributes[key] = self._find_member(base, name, owner)
-        return self._attributes[key]
+        found = self._attributes[key]
+        if found is None:
+            self._cut += 1
+        return found or UNKNOWN
 
     def _find_member(self, base: Value, name: str, owner: Ref | None) -> Found:
         if owner is not None:

@@ -50,7 +50,8 @@ class Scope:
     inspects: bool = False
     own_name: str = ""  # the name of the first parameter of a method
     own_class: bool = False  # it is the class itself
-    known: dict[str, Found] = field(default_factory=dict)  # what names were found to be
+    known: dict[str, Found | None] = field(default_factory=dict)  # what names were found to be; None: being found
+    values: dict[int, Found] = field(default_factory=dict)  # and expressions, by the identity of their node
 
     def find(self, name: str) -> tuple[Scope, list[Source]] | None:
         """Where a name is bound, from the inside out; None: at module level or not at all."""

@@ -167,7 +167,7 @@ class Walker:
             name, wanted = part.args
             if isinstance(name, ast.Name) and isinstance(wanted, ast.Name | ast.Attribute):
                 if narrowed is None:
-                    narrowed = replace(scope, names=dict(scope.names), checked=set(scope.checked), known={})
+                    narrowed = replace(scope, names=dict(scope.names), checked=set(scope.checked), known={}, values={})
                 narrowed.names[name.id] = [Source("annotation", wanted)]
                 narrowed.checked.discard(name.id)
         return narrowed or scope
