@@ -1,6 +1,7 @@
 """Every check and measurement of the kit, each one command. `uvx nox --list` shows them."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -89,6 +90,15 @@ def docs(session: nox.Session) -> None:
     engines.claims(session)
     session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
     tool(session, "site_check.py", "site")
+
+
+@nox.session
+def screens(session: nox.Session) -> None:
+    """Look at the built site in a real browser, light, dark and phone; needs a Chromium (or fetches one)."""
+    session.install("playwright>=1.45,<2")
+    if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+        session.run("playwright", "install", "chromium")
+    session.run("python", str(TOOLS / "screens.py"))
 
 
 @nox.session(python=False)
