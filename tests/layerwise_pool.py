@@ -96,6 +96,7 @@ class MemoryPool(Backend):
         self.count = {SAVE: 0, LOAD: 0}
         self.in_flight = {SAVE: 0, LOAD: 0}
         self.most_in_flight = {SAVE: 0, LOAD: 0}
+        self.before_failure: Callable[[int, int], None] = lambda direction, layer: None
         self.fail_at: dict[int, Any] = {}  # direction -> (number, "raise" | return code)
         self.errors: list[str] = []
         self._lock = threading.Lock()
@@ -116,6 +117,7 @@ class MemoryPool(Backend):
             self.observe(direction, layer)
             at, how = self.fail_at.get(direction, (None, None))
             if at == number:
+                self.before_failure(direction, layer)
                 if how == "raise":
                     raise ConnectionError("planted failure of the backend")
                 return int(how)

@@ -166,6 +166,7 @@ class Rig:
         self.waiting: int | None = None  # the layer whose load the compute thread waits for; -1: it computes
         self.load_keys: list[str] = []
         self.pool.observe, self.pool.seconds, self.pool.layer_of = self._observe, self._seconds, self._layer_of
+        self.pool.before_failure = self._before_failure
 
     def _watch_submissions(self) -> None:
         receiver, add = self.worker.kv_recv_thread, self.worker.kv_recv_thread.add_request
@@ -190,6 +191,16 @@ class Rig:
         if late and self.schedule.needed and layer in self.layout.sources.values():
             self._until_needed(layer)
         return self.schedule.save + late
+
+    def _before_failure(self, direction: int, layer: int) -> None:
+        """A failure is noticed at different places, as the compute thread happens to be; so until it waits for it."""
+        if direction == SAVE and layer in self.layout.sources.values():
+            self._until_needed(layer)
+        elif direction == LOAD:
+            end = time.perf_counter() + 2.0
+            while self.waiting not in (layer, None) and time.perf_counter() < end:
+                time.sleep(2e-4)
+            time.sleep(5e-3)  # from the flag into the wait itself
 
     def _until_needed(self, source: int) -> None:
         """Until the compute thread waits for a load that waits for this save, and the device has nothing to do."""
