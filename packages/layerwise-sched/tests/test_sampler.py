@@ -201,6 +201,6 @@ def test_on_real_threads_the_query_is_the_proof() -> None:
     proofs = dict(event.later[0].proofs)
     assert proofs[DependencyKind.GATE_NPU].proof is Proof.QUERY
     assert proofs[DependencyKind.GATE_CONDITION].proof is Proof.SET
-    assert proofs[DependencyKind.GATE_NPU].at <= event.begin < event.end <= run.save_set[0, 1]
+    assert proofs[DependencyKind.GATE_NPU].at <= event.begin < run.save_set[0, 1] <= event.end
     assert run.tasks[0].unmet[DependencyKind.SAVE_CPU] > run.tasks[0].enqueued
     assert check(run) == []
