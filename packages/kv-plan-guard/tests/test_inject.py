@@ -116,3 +116,32 @@ def test_the_command_prints_the_matrix_of_kept_results(tmp_path, capsys):
     assert "6 of 6 cells caught, 1 kinds" in capsys.readouterr().out
     assert main([*given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["caught"] == 6
+
+
+def test_a_process_that_dies_in_a_cell_fails_that_cell_and_the_rest_is_run(tmp_path):
+    script = tmp_path / "python"
+    script.write_text(
+        "#!/bin/sh\n"
+        "for name in sim-full-sync-off-by-one-slot sim-full-async-off-by-one-slot; do\n"
+        f'  test -e "{tmp_path}/$name.json" && continue\n'
+        '  echo "@begin $name"\n'
+        "  test $name = sim-full-sync-off-by-one-slot && exit 9\n"
+        f'  echo "{{}}" > "{tmp_path}/$name.json"; echo "@cell $name"\n'
+        "done\n"
+    )
+    script.chmod(0o755)
+    cells = [cell for cell in inject.cells(["sim"], ["off-by-one-slot"]) if cell.architecture == "full"]
+    seen = []
+    inject.run(cells, tmp_path, {}, python=str(script), progress=seen.append)
+    assert seen == ["sim-full-async-off-by-one-slot"]
+    row = inject.verdict(cells[0], tmp_path)
+    assert (row["state"], row["why"]) == ("failed", "the process ended with status 9")
+
+
+def test_a_process_that_never_comes_to_a_cell_ends_the_run(tmp_path):
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nexit 1\n")
+    script.chmod(0o755)
+    cells = inject.cells(["sim"], ["off-by-one-slot"])
+    inject.run(cells, tmp_path, {}, python=str(script))
+    assert {inject.verdict(cell, tmp_path)["state"] for cell in cells} == {"missing"}

@@ -132,37 +132,54 @@ def run(
         if not cell.reason and not (folder / f"{cell.name}.json").exists():
             groups.setdefault((cell.engine, cell.architecture), []).append(cell)
     for (engine, architecture), group in groups.items():
-        job = {
-            "engine": engine,
-            "models": models,
-            "folder": str(folder),
-            "without": list(without),
-            "cells": [
-                {
-                    "name": cell.name,
-                    "kind": cell.kind,
-                    "architecture": ARCHITECTURES[cell.architecture],
-                    "schedule": cell.schedule,
-                }
-                for cell in group
-            ],
-        }
-        path = folder / f"job-{engine}-{architecture}.json"
-        path.write_text(json.dumps(job))
-        _child(python, path, engine, folder / f"{engine}-{architecture}.log", progress)
+        left = group
+        while left:
+            job = {
+                "engine": engine,
+                "models": models,
+                "folder": str(folder),
+                "without": list(without),
+                "cells": [
+                    {
+                        "name": cell.name,
+                        "kind": cell.kind,
+                        "architecture": ARCHITECTURES[cell.architecture],
+                        "schedule": cell.schedule,
+                    }
+                    for cell in left
+                ],
+            }
+            path = folder / f"job-{engine}-{architecture}.json"
+            path.write_text(json.dumps(job))
+            died = _child(python, path, engine, folder / f"{engine}-{architecture}.log", progress)
+            still = [cell for cell in left if not (folder / f"{cell.name}.json").exists()]
+            if died is None and len(still) == len(left):
+                break  # it never came to a cell: the log says why, and every cell counts as missing
+            if died is not None:
+                name, status = died
+                failed = {"failed": f"the process ended with status {status}"}
+                (folder / f"{name}.json").write_text(json.dumps(failed))
+                still = [cell for cell in still if cell.name != name]
+            left = still
 
 
-def _child(python: str, job: Path, engine: str, log: Path, progress: Callable[[str], None]) -> None:
+def _child(python: str, job: Path, engine: str, log: Path, progress: Callable[[str], None]) -> tuple[str, int] | None:
+    """Run one process; the cell in which it ended by itself, with its status, else None."""
     environment = {**os.environ, "ASCEND_SIM": "1" if engine == "sim" else "plain", "OMP_NUM_THREADS": "1"}
     command = [python, "-m", "kv_plan_guard.adapters.inject", str(job)]
+    begun: str | None = None
     with (
         log.open("w") as errors,
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
     ):
         assert child.stdout is not None
         for line in child.stdout:
-            if line.startswith("@cell "):
+            if line.startswith("@begin "):
+                begun = line.split()[1]
+            elif line.startswith("@cell "):
+                begun = None
                 progress(line.split()[1])
+    return (begun, child.returncode) if begun is not None else None
 
 
 def verdict(cell: Cell, folder: Path) -> dict[str, Any]:
@@ -179,6 +196,8 @@ def verdict(cell: Cell, folder: Path) -> dict[str, Any]:
     state, why = "missed", ""
     if "failed" in result:
         state, why = "failed", result["failed"]
+    elif "planted" not in result:
+        state, why = "missing", "no result"
     elif result["planted"] is None:
         state, why = "failed", f"the fault could not be planted in {result['steps'] + 1} steps"
     elif not result["caught"]:

@@ -167,11 +167,12 @@ def wrong_rank_local_rule(scene: Scene) -> bool:
 
 @fault("plan")
 def int32_wrap(scene: Scene) -> bool:
-    """A slot number that went through a narrower type: 2^31 too low in int32, 2^32 too high in int64."""
+    """A slot number that wrapped: 2^31 too low in int32, 2^32 too low in int64."""
     import torch
 
     slots = scene.slots[scene.gid]
-    slots[0] = int(slots[0]) + (-(1 << 31) if slots.dtype == torch.int32 else 1 << 32)
+    # Too high by as much would end the process in a kernel that trusts its slots; a negative one is skipped.
+    slots[0] = int(slots[0]) - (1 << (31 if slots.dtype == torch.int32 else 32))
     return True
 
 

@@ -238,6 +238,8 @@ def main(arguments: list[str]) -> int:
         path = folder / f"{cell['name']}.json"
         if path.exists():
             continue
+        sys.stdout.write(f"@begin {cell['name']}\n")
+        sys.stdout.flush()
         result, engine = _one(cell, job, engine)
         scratch = path.with_suffix(".part")
         scratch.write_text(json.dumps({**cell, **result}))
