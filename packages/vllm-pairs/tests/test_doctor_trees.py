@@ -77,9 +77,14 @@ def test_the_package_itself_a_src_folder_and_a_wheel_are_trees_too(trees, tmp_pa
         assert report.core.version == ("0.30.0" if where != source / "vllm" else None)
 
 
-@pytest.mark.parametrize("where", ["/nowhere/at/all", "no-such-distribution", "vllm==9"])
+def test_a_version_that_is_none_is_refused(trees):
+    with pytest.raises(DoctorError, match="got 'newest'"):
+        Workbench().core(trees.core(CORE), "newest")
+
+
+@pytest.mark.parametrize("where", ["/nowhere/at/all", "no-such-distribution", "pytest==0.1", "pytest==newest"])
 def test_what_is_no_tree_says_what_to_give(where):
-    with pytest.raises(DoctorError, match="source tree"):
+    with pytest.raises(DoctorError, match=r"source tree|give a path"):
         Workbench().core(where)
 
 

@@ -71,6 +71,8 @@ def open_tree(where: str | Path, package: str, distributions: tuple[str, ...], v
 
     Raises DoctorError where there is no such package.
     """
+    if version is not None and _valid(version) is None:
+        raise DoctorError(f"the version of {package} must be a release such as '0.30.0', got {version!r}")
     path = Path(where) if where else None
     if path is not None and path.exists():
         resolved = path.resolve()
@@ -92,13 +94,13 @@ def _installed(wanted: str, package: str, distributions: tuple[str, ...]) -> Tre
             found = metadata.distribution(candidate)
         except (metadata.PackageNotFoundError, ValueError):
             continue
-        if version and Version(found.version).public != Version(version).public:
+        if version and _public(found.version) != _public(version):
             raise DoctorError(
                 f"{candidate} {found.version} is installed, {wanted!r} was asked for; give a path instead"
             )
         folder = Path(str(found.locate_file(""))).resolve()
         tree = _collect(package, candidate, _folder_members(folder, package), str(folder))
-        tree.version = found.version
+        tree.version = _valid(found.version)
         return tree
     asked = repr(wanted) if wanted else " or ".join(distributions)
     raise DoctorError(
@@ -213,6 +215,12 @@ def _valid(text: str) -> str | None:
         return str(Version(text))
     except InvalidVersion:
         return None
+
+
+def _public(text: str) -> str:
+    """A version without its build tag; any text that is no version as it is."""
+    valid = _valid(text)
+    return text if valid is None else Version(valid).public
 
 
 def _dotted(path: str) -> str:
