@@ -48,8 +48,8 @@ def scheduler_part(folder: Path, steps: int, chunk: int, seconds: float) -> None
             if time.monotonic() - begin > seconds:
                 print(f"{done} of {steps} steps have a result; run again to go on", flush=True)
                 return
-            size = chunk // 10 if SEGMENTS[name].get("kernels") == "interpreter" else chunk
-            job = {"folder": str(folder), "segment": name, "seed": seed, "steps": min(size, max(1000, steps - done))}
+            size = min(chunk, 200) if SEGMENTS[name].get("kernels") == "interpreter" else chunk
+            job = {"folder": str(folder), "segment": name, "seed": seed, "steps": min(size, max(200, steps - done))}
             path = folder / "job.txt"
             path.write_text(json.dumps(job))
             with (folder / "last.log").open("w") as log:
