@@ -209,3 +209,75 @@ def test_an_import_that_is_handled_is_a_note(trees, handled):
     report = trees.examine(core(), {"vllm_ascend/__init__.py": source})
     (found,) = report.findings
     assert found.level == ("note" if handled else "error")
+
+
+METADATA = {
+    "vllm/v1/backend.py": """
+        class CommonAttentionMetadata:
+            def __init__(self, num_reqs):
+                self.num_reqs = num_reqs
+
+
+        class Builder:
+            def build(self, common: CommonAttentionMetadata):
+                return common.num_reqs
+    """,
+    "vllm/v1/states.py": """
+        from vllm.v1.backend import Builder, CommonAttentionMetadata
+
+
+        def build_attn_metadata(builder: Builder):
+            common = CommonAttentionMetadata(num_reqs=1)
+            return builder.build(common=common)
+
+
+        class ModelState:
+            def prepare_attn(self, builder):
+                return build_attn_metadata(builder)
+    """,
+}
+NARROWED = {
+    "vllm_ascend/attention.py": """
+        from vllm.v1.backend import Builder, CommonAttentionMetadata
+        from vllm.v1.states import ModelState
+
+
+        class AscendCommonAttentionMetadata(CommonAttentionMetadata):
+            prefill_context_parallel_metadata = None
+
+
+        def split(common_attn_metadata: AscendCommonAttentionMetadata):
+            return common_attn_metadata.prefill_context_parallel_metadata
+
+
+        class AscendBuilder(Builder):
+            def build(self, common: AscendCommonAttentionMetadata):
+                common.num_reqs
+                return split(common)
+
+
+        class AscendModelState(ModelState):
+            {method}
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "count"),
+    [
+        ("pass", 1),
+        ("def prepare_attn(self, builder): return super().prepare_attn(builder)", 1),
+        ("def prepare_attn(self, builder): return None", 0),
+    ],
+)
+def test_the_core_passes_its_own_metadata(trees, method, count):
+    """The other one of the released 0.23.0 pair."""
+    path = "vllm_ascend/attention.py"
+    plugin = {path: NARROWED[path].format(method=method)}
+    found = [one for one in trees.examine(METADATA, plugin).warnings if one.kind == "narrowed-parameter"]
+    line = trees.line(plugin, path, "return common_attn_metadata.prefill")
+    assert [(one.name, one.file, one.line) for one in found] == [
+        ("prefill_context_parallel_metadata", path, line)
+    ] * count
+    site = trees.line(METADATA, "vllm/v1/states.py", "return builder.build(")
+    assert [(one.core_file, one.core_line) for one in found] == [("vllm/v1/states.py", site)] * count

@@ -13,6 +13,7 @@ from vllm_pairs.doctor.callables import Callables
 from vllm_pairs.doctor.calls import CallRule
 from vllm_pairs.doctor.findings import Finding, Report
 from vllm_pairs.doctor.hooks import check_hooks
+from vllm_pairs.doctor.narrowed import NarrowedRule
 from vllm_pairs.doctor.outline import Outline, outlines
 from vllm_pairs.doctor.overrides import OverrideRule
 from vllm_pairs.doctor.replacements import Replacement, ReplacementRule, collect
@@ -124,6 +125,10 @@ class Workbench:
         rule = ReplacementRule(analysis, callables, sites)
         for one in replaced:
             rule.check(one)
+        narrowed = NarrowedRule(analysis, sites)  # knows by now what is replaced
+        for module in modules:
+            for node, place in analysis.walker.classes(module):
+                narrowed.check(node, place)
 
 
 def _unreadable(world: World, *trees: Tree) -> list[Finding]:

@@ -90,6 +90,16 @@ RULES = (
         "Implement the method.",
     ),
     Rule(
+        "VPD304",
+        "narrowed-parameter",
+        "AttributeError",
+        "an override reads attributes of a class of the plugin's where the core passes its own class",
+        "The override annotates a parameter with a class that the plugin derives from the core's and reads what that "
+        "adds. A call in the core makes an object of its own class and passes it, and nothing of the plugin replaces "
+        "the way there.",
+        "Replace or override what makes the object, or read the attribute with a default.",
+    ),
+    Rule(
         "VPD401",
         "dataclass-order",
         "TypeError",

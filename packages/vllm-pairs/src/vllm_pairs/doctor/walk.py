@@ -78,6 +78,13 @@ class Walker:
         if tree is not None and tree.body:
             yield from self._block(tree.body, Place(module, module_scope(module, tree), tree.body[0]), None)
 
+    def classes(self, module: str) -> Iterator[tuple[ast.ClassDef, Place]]:
+        """The classes of a module's own body, without what is in them."""
+        tree = self.inference.world.syntax(module)
+        for part in tree.body if tree is not None else ():
+            if isinstance(part, ast.ClassDef) and tree is not None:
+                yield part, Place(module, module_scope(module, tree), part)
+
     def function(
         self, function: Ref, node: FunctionNode, owner: Ref | None, own: Ref | None
     ) -> Iterator[tuple[ast.AST, Place]]:
