@@ -213,6 +213,28 @@ class Tables:
         ]
 
 
+def planted(plan: Any, group: Any, draw: random.Random) -> Any:
+    """The plan with one entry changed that a consumer uses; None where the plan has none of the kind drawn."""
+    from dataclasses import replace
+
+    size = len(plan.req_ids)
+    part = draw.choice(("block_table", "slot_mapping", "seq_lens", "positions", "query_start_loc"))
+    array = getattr(plan, part).copy()
+    row = draw.randrange(size)
+    end = int(plan.seq_lens[row])
+    if part == "block_table":
+        array[row, (end - 1) // group.block_size] += draw.choice((1, -1, 7, 1000))
+    elif part == "slot_mapping":
+        if group.slots != "used":
+            return None
+        array[draw.randrange(int(plan.query_start_loc[size]))] += draw.choice((1, -1, group.block_size, -(1 << 20)))
+    elif part == "positions":
+        array[draw.randrange(int(plan.query_start_loc[size]))] += draw.choice((1, -1, group.block_size))
+    else:
+        array[row + (part == "query_start_loc")] += draw.choice((1, -1))
+    return replace(plan, **{part: array})
+
+
 class Run:
     """A scheduler under a random load, a stand-in for the device, and the guard between them."""
 
@@ -258,7 +280,21 @@ class Run:
         self.reader = SchedulerReader(False)
         self.shared = [[self.draw.randrange(VOCABULARY) for _ in range(96)] for _ in range(4)]
         self.counts = dict.fromkeys(
-            ("steps", "empty", "tokens", "made", "aborted", "preempted", "drafted", "rejected", "loaded", "failed"), 0
+            (
+                "steps",
+                "empty",
+                "tokens",
+                "made",
+                "aborted",
+                "preempted",
+                "drafted",
+                "rejected",
+                "loaded",
+                "failed",
+                "planted",
+                "missed",
+            ),
+            0,
         )
         self.prefix_tokens = 0
         self.waiting: deque[tuple[Any, Any]] = deque()
@@ -320,10 +356,20 @@ class Run:
             counts["steps"] += 1
             counts["tokens"] += output.total_num_scheduled_tokens
             for plan in self.tables.plans(self.step, output):
-                self.guard.audit(plan)
+                self.audit(plan)
         else:
             counts["empty"] += 1
         return self.sample(output)
+
+    def audit(self, plan: Any) -> None:
+        """Audit; with `fault_every` also a copy of the plan with one used entry changed, which must be found."""
+        assert self.guard.audit(plan).ok or not self.segment.get("fault_every"), "the plan itself was found bad"
+        every = self.segment.get("fault_every")
+        if every and self.step % every == 0:
+            wrong = planted(plan, self.guard.layout.groups[plan.group], self.draw)
+            if wrong is not None:
+                self.counts["planted"] += 1
+                self.counts["missed"] += self.guard.audit(wrong).ok
 
     def sample(self, output: Any) -> Any:
         """A token for each request that is through its prompt; drafts accepted or rejected at random."""
@@ -400,7 +446,7 @@ def main() -> int:
     target = folder / f"{name}-{seed}.json"
     if target.exists():
         return 0
-    segment = {**SEGMENTS[name], "replay": folder / "replay"}
+    segment = {**SEGMENTS[name], "replay": folder / "replay", "fault_every": job.get("fault_every")}
     interpreted = segment.get("kernels") == "interpreter"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
