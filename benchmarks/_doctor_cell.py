@@ -119,7 +119,7 @@ class Cell:
     def _take_up(self, earlier: dict[str, Any]) -> None:
         for row in earlier["rows"]:
             self.rows[_key(row)] = row
-        self.book.add(Edit(**edit) for edit in earlier["edits"])
+        self.book.add(Edit(**edit) for edit in earlier["edits"] if not edit["name"].startswith(f"{PLUGIN}."))
         for name, table in earlier["executed"].items():
             self.executed[name] = {file: set(lines) for file, lines in table.items()}
         self.notes, self.seconds = earlier["phases"], earlier["seconds"]
@@ -192,15 +192,17 @@ class Cell:
             os.replace(scratch, out)
 
     def import_phase(self) -> None:
-        """Import every module, in fresh children until one finds nothing new."""
-        names = modules(self.tree)
+        """Import every module in a fresh child, then those with repairs in others until one finds nothing new."""
+        names = every = modules(self.tree)
+        failed: dict[str, str] = {}
         for round_number in range(1, 9):
             result = self.fork(import_all, self.book, names)
             fresh = self.take(result, "import")
+            failed = {name: why for name, why in failed.items() if name not in names} | result.get("failed", {})
             self.notes["import"] = {
-                "modules": len(names),
-                "imported": result.get("imported", 0),
-                "failed": result.get("failed", {}),
+                "modules": len(every),
+                "imported": len(every) - len(failed) if "failed" in result else 0,
+                "failed": failed,
                 "rounds": round_number,
                 "ended": result.get("ended", ""),
             }
@@ -210,6 +212,10 @@ class Cell:
             )
             if not fresh:
                 return
+            edited = {file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in self.book.edits}
+            # The start-up's modules always, and first: the plugin has circular imports that only their order avoids.
+            first = {PLUGIN + name for name in FIRST}
+            names = [name for name in every if name in edited or name in failed or name in first]
 
     def run_phase(self, scenario: str) -> None:
         """Construct and step the runner until it works or no repair is known."""

@@ -261,6 +261,25 @@ def _callable_property(node: ast.FunctionDef, edit: Edit) -> ast.FunctionDef:
     return node
 
 
+def _field_default(node: ast.ClassDef, edit: Edit) -> ast.ClassDef:
+    """Give a dataclass field the default None: its base now ends with one that has a default."""
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == edit.name:
+            statement.value = _placed(ast.Constant(None), statement)
+    return node
+
+
+def _skip(node: Any, edit: Edit) -> Any:
+    """A statement of a module that has no other repair: what it would bind is a placeholder."""
+    if isinstance(node, ast.ClassDef):
+        targets: list[ast.expr] = [ast.Name(node.name, ast.Store())]
+    elif isinstance(node, ast.Assign) and all(isinstance(target, ast.Name) for target in node.targets):
+        targets = node.targets
+    else:
+        return _placed(ast.Pass(), node)
+    return _placed(ast.Assign(targets, _missing(edit.name)), node)
+
+
 def _class_attribute(node: ast.ClassDef, edit: Edit) -> ast.ClassDef:
     node.body.append(_placed(ast.parse(f"{edit.name} = None").body[0], node))
     return node
@@ -283,6 +302,8 @@ _HANDLERS: dict[str, tuple[Any, Callable[[Any, Edit], Any]]] = {
     "accept-positional": (_FUNCTIONS, _accept_positional),
     "default": (_FUNCTIONS, _default),
     "callable-property": (_FUNCTIONS, _callable_property),
+    "field-default": (ast.ClassDef, _field_default),
+    "skip": ((ast.Expr, ast.Assign, ast.ClassDef), _skip),
     "class-attribute": (ast.ClassDef, _class_attribute),
     "stub": (ast.ClassDef, _stub),
 }

@@ -22,6 +22,7 @@ _IMPORT_NAME = re.compile(r"cannot import name '([^']+)' from (partially initial
 _KEYWORD = re.compile(r"^(\S+)\(\) got an unexpected keyword argument '(\w+)'")
 _LACKING = re.compile(r"^(\S+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.*)$")
 _TOO_MANY = re.compile(r"^(\S+)\(\) takes (?:from \d+ to )?(\d+) positional arguments? but (\d+)")
+_FIELD_ORDER = re.compile(r"^non-default argument '(\w+)' follows default argument")
 _ABSTRACT = re.compile(
     r"^Can't instantiate abstract class (\S+) with(?:out an implementation for)? abstract methods? (.*)$"
 )
@@ -77,7 +78,23 @@ def classify(error: BaseException, book: Book) -> list[Finding]:
         found = [Finding(kind, _stray_origin(error, frames), "", "", path, line, *_core_site(frames), _text(error))]
     for one in found:
         one.kind = kind
+    if not any(one.edits for one in found) and (edit := _skipped(frames, book)):
+        found[0].edits = [edit]
     return found
+
+
+def _skipped(frames: list[Frame], book: Book) -> Edit | None:
+    """The edit that leaves out the statement of a module, outside every function, that an error came from."""
+    one = next((frame for frame in reversed(frames) if book.relative(frame.path)), None)
+    if one is None or one.frame.f_code.co_name != "<module>":
+        return None
+    for statement in _tree(one.path).body:
+        first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
+        if first <= one.line <= (statement.end_lineno or 0) and isinstance(
+            statement, (ast.Expr, ast.Assign, ast.ClassDef)
+        ):
+            return _edit(book, one.path, "skip", statement, f"{book.relative(one.path)}:{statement.lineno}")
+    return None
 
 
 def _text(error: BaseException) -> str:
@@ -224,8 +241,10 @@ def _missing_names(error: ImportError, one: Frame, node: Any, book: Book, match:
         core = core_file(getattr(loaded, "__file__", "") or "")
         if core:
             finding.core_file = core
-        # The module's own name as the statement has it: a package may re-export from another module.
-        finding.edits = [_edit(book, one.path, "import", node, f"{_absolute(node, one)}:{lacking}")]
+        # The module's own name as the statement has it: a package may re-export from another module. A circular
+        # import is one of order: a placeholder in its place would be there in every later run.
+        if not partial:
+            finding.edits = [_edit(book, one.path, "import", node, f"{_absolute(node, one)}:{lacking}")]
         found.append(finding)
     return found
 
@@ -328,6 +347,8 @@ def _of_call(error: TypeError, frames: list[Frame], book: Book) -> list[Finding]
     text = str(error)
     if match := _ABSTRACT.match(text):
         return _of_abstract(error, frames, book, match)
+    if match := _FIELD_ORDER.match(text):
+        return _of_field(error, frames, book, match.group(1))
     if text.endswith("object is not callable"):
         return _of_uncallable(error, frames, book)
     problem: tuple[str, list[str]] | None = None
@@ -376,6 +397,23 @@ def _of_definition(
     kinds = {"keyword": "accept-keyword", "lacking": "default", "positional": "accept-positional"}
     finding.edits = [_edit(book, path, kinds[problem[0]], node, name) for name in problem[1]]
     return [finding]
+
+
+def _of_field(error: TypeError, frames: list[Frame], book: Book, name: str) -> list[Finding] | None:
+    """A plugin's dataclass has a field without a default after the core's fields, of which the last now has one."""
+    one = next((frame for frame in reversed(frames) if book.relative(frame.path)), None)
+    if one is None:
+        return None
+    for node in ast.walk(_tree(one.path)):
+        if isinstance(node, ast.ClassDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first <= one.line <= node.lineno:
+                symbol = f"{one.frame.f_globals['__name__']}:{node.name}.{name}"
+                file = book.relative(one.path) or ""
+                finding = Finding("", "mismatch", symbol, name, file, node.lineno, "", 0, _text(error))
+                finding.edits = [_edit(book, one.path, "field-default", node, name)]
+                return [finding]
+    return None
 
 
 def _of_uncallable(error: TypeError, frames: list[Frame], book: Book) -> list[Finding] | None:

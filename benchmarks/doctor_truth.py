@@ -89,7 +89,9 @@ def models(python: Path) -> dict[str, str]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def run_core(core: doctor_sources.Source, plugins: list[doctor_sources.Source], phases: list[str], again: bool) -> int:
+def run_core(
+    core: doctor_sources.Source, plugins: list[doctor_sources.Source], phases: list[str], again: bool, as_is: bool
+) -> int:
     """Run the cells of one core in one process; its exit status."""
     cells = []
     for plugin in nearest_first(core, plugins):
@@ -107,7 +109,8 @@ def run_core(core: doctor_sources.Source, plugins: list[doctor_sources.Source], 
     if not cells:
         return 0
     pair, why = environment_of(core.version)
-    python = envs.ensure(pair)
+    found = ROOT / ".nox" / "pairs" / pair / "bin" / "python"
+    python = found if as_is and found.exists() else envs.ensure(pair)
     job: dict[str, Any] = {
         "core": core.version,
         "core_tree": str(doctor_sources.ensure(core)) if why else "",
@@ -132,6 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--plugin", action="append", default=[], help="a plugin release (default: all)")
     parser.add_argument("--phase", action="append", default=[], choices=PHASES, help="default: all")
     parser.add_argument("--again", action="store_true", help="run finished phases again")
+    parser.add_argument("--as-is", action="store_true", help="take environments as they are: others may be using them")
     options = parser.parse_args(argv)
     TRUTH.mkdir(parents=True, exist_ok=True)
     every = doctor_sources.sources()
@@ -142,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     status = 0
     for core in cores:
-        status = run_core(core, plugins, options.phase or list(PHASES), options.again) or status
+        status = run_core(core, plugins, options.phase or list(PHASES), options.again, options.as_is) or status
     return status
 
 

@@ -20,12 +20,17 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 CORE = {
     "vllm/__init__.py": "",
     "vllm/util.py": """
+        from dataclasses import dataclass
         def here(a): return a
         def register(name, *, flag=False): return lambda f: f
         class Base:
             def __init_subclass__(cls): cls.needed
             needed = 1
         class Config: pass
+        @dataclass
+        class Record:
+            a: int
+            b: int = 0
         """,
     "vllm/broken.py": "import not_installed_anywhere\n",
 }
@@ -67,7 +72,20 @@ PLUGIN = {
         here(1, 2)
         here()
         """,
-    "vllm_ascend/stuck.py": "raise RuntimeError('no repair for this')\n",
+    "vllm_ascend/fields.py": """
+        from dataclasses import dataclass
+        from vllm.util import Record
+
+        @dataclass
+        class Longer(Record):
+            c: int
+            d: int
+
+        assert Longer(1).d is None
+        int("no number")
+        AFTER = 1
+        """,
+    "vllm_ascend/stuck.py": "if True: raise RuntimeError('no repair for this')\n",
 }
 RUN = """
 import json, sys
@@ -118,6 +136,8 @@ def test_every_planted_fault_of_the_core_is_found_at_its_own_site(
         ("ModuleNotFoundError", "vllm.nowhere", "", "modules.py", 1),
         ("ModuleNotFoundError", "vllm.nowhere", "", "modules.py", 2),
         ("AttributeError", "vllm.util:LIMIT", "", "uses.py", 3),
+        ("TypeError", "vllm_ascend.fields:Longer.c", "c", "fields.py", 5),
+        ("TypeError", "vllm_ascend.fields:Longer.d", "d", "fields.py", 5),
         ("TypeError", "vllm.util:register", "scope", "uses.py", 4),
         ("TypeError", "vllm.util:here", "1", "uses.py", 6),
         ("TypeError", "vllm.util:here", "a", "uses.py", 7),
@@ -146,6 +166,7 @@ def test_lines_that_ran_are_those_of_the_released_file(outcome: tuple[dict[str, 
     lines = outcome[1]["trace"]["lines"]
     assert 9 in lines["vllm_ascend/modules.py"]
     assert max(lines["vllm_ascend/uses.py"]) == 7
+    assert max(lines["vllm_ascend/fields.py"]) == 11
 
 
 def join() -> Any:
