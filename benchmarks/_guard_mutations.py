@@ -138,12 +138,12 @@ MUTATIONS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
 
 
 def steps_after(llm: Any) -> list[str]:
-    """What further steps of a stopped engine end with: class names of what they raise, "released" where they do not."""
+    """What further steps of a stopped engine end with: what they raise, "released" tokens, or "nothing"."""
     ends = []
-    for _ in range(3):
+    for _ in range(4):
         try:
-            llm.llm_engine.step()
-            ends.append("released")
+            outputs = llm.llm_engine.step()
+            ends.append("released" if any(len(o.outputs[0].token_ids) for o in outputs) else "nothing")
         except Exception as error:
             ends.append(type(error).__name__)
     return ends
