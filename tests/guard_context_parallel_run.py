@@ -5,6 +5,8 @@ lengths by vLLM's functions, and audits them with its own guard. Ranks then gath
 sees that together they hold every token once.
 """
 
+import importlib
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ def main(rank, world, port, job_path, out_path):
 
     job = json.loads(Path(job_path).read_text())
     activate("plain")
+    importlib.import_module("vllm.v1.worker.cpu.shm")  # host memory stands for device memory, as in the CPU worker
     import numpy as np
     from kv_plan_guard import Config, Guard
     from kv_plan_guard.facts import CachedRequests, NewRequest, PlanFacts, StepFacts
@@ -27,10 +30,19 @@ def main(rank, world, port, job_path, out_path):
     rank, world = int(rank), int(world)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     size, interleave, device = job["block_size"], job["interleave"], torch.device("cpu")
-    tables = BlockTables(
-        block_sizes=[size], max_num_reqs=8, max_num_batched_tokens=256, max_num_blocks_per_group=[16], device=device,
-        kernel_block_sizes=[size], cp_size=world, cp_rank=rank, cp_interleave=interleave,
-    )  # fmt: skip
+    arguments = {
+        "block_sizes": [size],
+        "max_num_reqs": 8,
+        "max_num_batched_tokens": 256,
+        "max_num_blocks_per_group": [16],
+        "device": device,
+        "kernel_block_sizes": [size],
+        "cp_size": world,
+        "cp_rank": rank,
+        "cp_interleave": interleave,
+    }
+    known = inspect.signature(BlockTables.__init__).parameters
+    tables = BlockTables(**{name: value for name, value in arguments.items() if name in known})
     group = GroupLayout("full", size, 64, row_width=16, shards=world, shard_rank=rank, interleave=interleave)
     local_lengths = getattr(cp_utils, "maybe_prepare_dcp_local_seq_lens", None) or cp_utils.prepare_dcp_local_seq_lens
     guard = Guard(Config(enabled=True, action="log"), Layout((group,), rank=f"dcp{rank}"))
