@@ -54,8 +54,9 @@ def main(rank, world, port, job_path, out_path):
             before = computed.get(name, 0)
             need = -(-(before + tokens) // (size * world)) - len(held.get(name, []))
             fresh = [next(free) for _ in range(need)]
-            if name not in held:
-                held[name] = fresh
+            is_new = name not in held
+            if is_new:
+                held[name] = list(fresh)
                 new.append(NewRequest(name, (fresh,), 0, num_known_tokens=None))
             else:
                 held[name] += fresh
@@ -64,7 +65,7 @@ def main(rank, world, port, job_path, out_path):
                 counts.append(before)
             index = list(held).index(name)
             if fresh:
-                tables.append_block_ids(index, (fresh,), overwrite=len(held[name]) == len(fresh))
+                tables.append_block_ids(index, (fresh,), overwrite=is_new)
         tables.apply_staged_writes()
         guard.observe(StepFacts(number, dict(step), new, CachedRequests(ids, blocks, counts)))
         names = sorted(step)

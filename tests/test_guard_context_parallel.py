@@ -43,7 +43,7 @@ def test_both_ranks_are_silent_and_hold_every_token_once(tmp_path, block_size, i
     for rank in ranks:
         assert rank["found"] == []
         assert rank["audits"] == len(STEPS)
-        assert rank["empty"] > 3, "a rank without a local token is legal"
+        assert rank["empty"] >= 1, "a rank without a local token is legal"
         assert all(owners == [1] for owners in rank["owners"])
     sums = [
         [a + b for a, b in zip(one, other, strict=True)]
