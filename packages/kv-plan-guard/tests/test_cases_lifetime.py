@@ -74,6 +74,14 @@ def test_a28_multi_iteration_step_keeps_writing_after_the_end_token() -> None:
     assert codes(_a28(4, settled=1)) == {"LIFETIME"}
 
 
+def test_a28_several_tokens_a_step_are_lawful_there() -> None:
+    g = guard(full(4), tokens_per_write=4)
+    assert g.observe(step(1, {"A": 8}, [new("A", [1, 2, 3], 0, 8)])).ok
+    assert g.observe(step(2, {"A": 1}, cached=[("A", 8, None)])).ok
+    assert g.observe(step(3, {"A": 1}, cached=[("A", 12, [4])])).ok
+    assert codes(g.observe(step(4, {"A": 1}, cached=[("A", 18, [5])]))) == {"LEN"}
+
+
 def test_a28_control() -> None:
     assert _a28(4, settled=2).ok
     assert _a28(4, settled=1, block=9).ok
@@ -202,6 +210,20 @@ def test_a35_false_common_prefix() -> None:
 
 def found_all_in_common_prefix(audit: Any) -> bool:
     return {violation.what for violation in audit.violations} == {"common_prefix"}
+
+
+def _declared(rows: list[list[int]]) -> Any:
+    """The same, as the scheduler's own decision has it."""
+    names = [f"r{at}" for at in range(len(rows))]
+    news = [new(n, row, 48) for n, row in zip(names, rows, strict=True)]
+    return guard(G).observe(step(1, dict.fromkeys(names, 1), news, num_common_prefix_blocks=[3]))
+
+
+def test_a35_in_the_decision_itself() -> None:
+    audit = _declared([[11, 12, 13, 74], [11, 12, 33, 75]])
+    assert codes(audit) == {"ROW"}
+    assert (audit.violations[0].request, audit.violations[0].column) == ("r1", 2)
+    assert _declared([[11, 12, 13, 74], [11, 12, 13, 75]]).ok
 
 
 def test_a35_control() -> None:

@@ -95,7 +95,12 @@ def advance(
         for at in np.flatnonzero(beyond).tolist():
             why = "more tokens are scheduled than the worker knows or has in flight"
             wrong.append(_length(step, req_ids[at], int(known[at]), int(own[at]), why))
+    iterations = mirror.layout.tokens_per_write
+    if iterations > 1:  # one step of such an engine goes on for several tokens
+        own, end = own + (iterations - 1), end + (iterations - 1)
     sampled = (own >= known).view(np.int8).astype(np.int64)
+    if iterations > 1:
+        sampled *= iterations
     if drafts is not None:
         sampled *= drafts + 1
     mirror.scheduled[slots], mirror.end[slots] = scheduled, end

@@ -17,15 +17,15 @@ from kv_plan_guard.blocks import GroupBlocks
 from kv_plan_guard.errors import FactsError
 from kv_plan_guard.facts import NewRequest
 from kv_plan_guard.requests import UNBOUNDED, Limbo, RequestTable, StepRecord
+from kv_plan_guard.violation import Code, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from kv_plan_guard.facts import CachedRequests, Ids, OutputFacts, StepFacts
     from kv_plan_guard.layout import Layout
-    from kv_plan_guard.violation import Violation
 
 
 @dataclass(slots=True)
@@ -93,6 +93,8 @@ class Mirror(RequestTable):
             step, settled, req_ids, slots, lives, low, high, scheduled, drafts, sampled, facts, total, single
         )
         self.records.append(self.current)
+        if any(facts.num_common_prefix_blocks):
+            wrong += self._common_prefix(facts, slots)
         return wrong
 
     def settle(self, facts: OutputFacts) -> None:
@@ -178,6 +180,22 @@ class Mirror(RequestTable):
                 wrong.append(counts.cycle(facts.step, name, "preempted", "scheduled", why))
             self._drop(name, facts.step)
         return frozenset(both)
+
+    def _common_prefix(self, facts: StepFacts, slots: NDArray[np.intp]) -> Iterator[Violation]:
+        """The scheduler declares leading blocks common: all scheduled requests must hold the same ones there."""
+        for number, count in enumerate(facts.num_common_prefix_blocks[: len(self.groups)]):
+            if not count:
+                continue
+            rows = [self.groups[number].manager_row(slot)[:count].tolist() for slot in slots.tolist()]
+            for slot, row in zip(slots.tolist(), rows, strict=True):
+                if row != rows[0] or len(row) < count:
+                    where = next((at for at, (a, b) in enumerate(zip(row, rows[0], strict=False)) if a != b), len(row))
+                    why = f"{count} blocks are declared common to the whole batch"
+                    name = self.names[slot]
+                    yield Violation(
+                        Code.ROW, facts.step, number, "common_prefix", rows[0], row, name, column=where, why=why
+                    )
+                    break
 
     # -- requests the worker knows ---------------------------------------------------------------------------------
 
