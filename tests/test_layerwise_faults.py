@@ -3,7 +3,7 @@
 import pytest
 from test_layerwise_threads import NOT_HERE, run_job
 
-pytestmark = [pytest.mark.engine, NOT_HERE]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, NOT_HERE]
 
 UPSTREAM = (
     "load returns an error", "load raises", "save returns an error", "save raises", "None in the queue",

@@ -9,7 +9,7 @@ import layerwise_mooncake
 import pytest
 from test_layerwise_threads import NOT_HERE, run_job
 
-pytestmark = [pytest.mark.engine, NOT_HERE]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, NOT_HERE]
 
 SMALL = {"pool": "mooncake", "steps": 2, "changes": {"layers": 6}}
 KILLED = {**SMALL, "steps": 1, "kill_at": 4}

@@ -23,7 +23,7 @@ def unverified() -> str | None:
 
 
 NOT_HERE = pytest.mark.skipif(unverified() is not None, reason=str(unverified()))
-pytestmark = [pytest.mark.engine, NOT_HERE]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, NOT_HERE]
 
 RUN = Path(__file__).with_name("layerwise_run.py")
 POLICIES = ("fifo", "ready", "gate")
