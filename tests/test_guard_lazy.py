@@ -5,6 +5,7 @@ from test_guard_engine import ASYNC, LOG, MIXED, NOT_HERE, PLUGIN, SHORT, read, 
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.slow,
     NOT_HERE,
     pytest.mark.skipif(not PLUGIN, reason="lazy copies are the simulator's"),
 ]
