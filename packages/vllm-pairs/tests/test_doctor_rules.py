@@ -338,3 +338,11 @@ NOTHING = """
 @pytest.mark.parametrize(("version", "kinds"), [("0.30.0", []), ("0.29.0", ["missing-name", "missing-module"])])
 def test_a_name_that_is_none_on_this_core(trees, version, kinds):
     assert [found.kind for found in findings(trees, NOTHING.format(version=version))] == kinds
+
+
+@pytest.mark.parametrize(
+    ("guard", "level"), [("for each in (1,)", "error"), ("with contextlib.suppress(ImportError)", "warning")]
+)
+def test_a_function_that_is_called_at_import_under_a_handler(trees, guard, level):
+    source = f"import contextlib\n\n\ndef patch():\n    import vllm.gone\n\n\n{guard}:\n    patch()\n"
+    assert [(found.line, found.level) for found in findings(trees, source)] == [(5, level)]

@@ -57,7 +57,7 @@ class CallRule:
             callee = Ref(owner.module, f"{owner.qualname}.__init__") if owner else value.ref
         elif value.sort != "def":
             return
-        self.analysis.edges.append(Edge(place.module, place.function, callee, not place.conditional))
+        self.analysis.edges.append(Edge(place.module, place.function, callee, not (place.conditional or place.handled)))
 
     def _concerns_core(self, value: Value, found: Callable) -> bool:
         """Whether what the call has to fit is the core's: its definition, or fields that a core base brings."""
