@@ -91,6 +91,29 @@ class Missing:
         return f"<missing {self._missing}>"
 
 
+class Partial:
+    """A package of which one module is missing: as `import package.missing.module` binds it."""
+
+    def __init__(self, module: Any, rest: tuple[str, ...]) -> None:
+        self.__dict__.update(_module=module, _rest=rest)
+
+    def __getattr__(self, name: str) -> Any:
+        module, rest = self._module, self._rest
+        if not rest or name != rest[0]:
+            return getattr(module, name)
+        if not hasattr(module, name):
+            return Missing(f"{module.__name__}.{name}")
+        return Partial(getattr(module, name), rest[1:])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._module, name, value)
+
+
+def _partial(name: str) -> Partial:
+    top, *rest = name.split(".")
+    return Partial(__import__(top), tuple(rest))
+
+
 class MissingBase:
     """The base of a class whose real base the core does not have: accepts any construction."""
 
@@ -167,7 +190,7 @@ def _import(node: Any, edit: Edit) -> Any:
             bound = alias.asname or alias.name.partition(".")[0]
             full = f"{module}.{alias.name}" if isinstance(statement, ast.ImportFrom) else alias.name
             if isinstance(statement, ast.Import) and not alias.asname and "." in alias.name:
-                value = ast.parse(f"__import__({bound!r})", mode="eval").body
+                value = ast.parse(f"__doctor_partial__({alias.name!r})", mode="eval").body
             else:
                 value = _missing(full)
             assign = ast.Assign([ast.Name(bound, ast.Store())], value)
@@ -385,7 +408,7 @@ class Book:
     def install(self) -> None:
         """Find plugin modules in the tree, and define what edited code calls."""
         names = {"__doctor_missing__": Missing, "__doctor_guess__": _guess, "__doctor_read__": _read_or_nothing}
-        names["__doctor_callable__"] = _callable
+        names |= {"__doctor_callable__": _callable, "__doctor_partial__": _partial}
         for name, value in names.items():
             setattr(builtins, name, value)
         # Before the finder of files, after those of import hooks: the simulator has one on the plugin.

@@ -284,7 +284,8 @@ def _of_attribute(error: AttributeError, frames: list[Frame], book: Book) -> lis
         return _core_reads_plugin(error, owner, name, frames, book)
     # torch or another package in between: nothing of the core by name
     path, line = _plugin_site(frames, book)
-    origin = "simulator" if "ascend_sim" in one.path else "environment" if "torch" in one.path else "other"
+    if origin != "derived":
+        origin = "simulator" if "ascend_sim" in one.path else "environment" if "torch" in one.path else "other"
     finding = Finding("", origin, symbol, "", path, line, *_core_site(frames), _text(error))
     for outer in reversed(frames):
         if book.relative(outer.path) and (node := _node(outer, ast.Attribute)) is not None and node.attr == name:

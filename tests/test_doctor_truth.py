@@ -63,6 +63,11 @@ PLUGIN = {
             optional = None
         AFTER = 1
         """,
+    "vllm_ascend/packages.py": """
+        import vllm.util.nothing.inside
+        vllm.util.nothing.inside.function = vllm.util.nothing.inside.other
+        assert vllm.util.here(2) == 2
+        """,
     "vllm_ascend/uses.py": """
         import vllm.util
         from vllm_ascend.names import here
@@ -135,6 +140,7 @@ def test_every_planted_fault_of_the_core_is_found_at_its_own_site(
         ("ImportError", "vllm.util:gone", "", "names.py", 6),
         ("ModuleNotFoundError", "vllm.nowhere", "", "modules.py", 1),
         ("ModuleNotFoundError", "vllm.nowhere", "", "modules.py", 2),
+        ("ModuleNotFoundError", "vllm.util.nothing", "", "packages.py", 1),
         ("AttributeError", "vllm.util:LIMIT", "", "uses.py", 3),
         ("TypeError", "vllm_ascend.fields:Longer.c", "c", "fields.py", 5),
         ("TypeError", "vllm_ascend.fields:Longer.d", "d", "fields.py", 5),
