@@ -69,6 +69,15 @@ OTHER_BUILDER *= PAIR == "0.30.0"
 PROBES = [{"name": f"probe-{feature}", "probe": feature} for feature in ("diffusion", "tokens_per_step")]
 
 
+def work_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """A new folder for results; with KIT_WORK_DIR one that stays, so that a second run does what is not there yet."""
+    if not (base := os.environ.get("KIT_WORK_DIR")):
+        return tmp_path_factory.mktemp(name)
+    folder = Path(base) / PAIR / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def run_engines(
     folder: Path, runs: list[dict], modes: tuple[str, ...] = ("plain", "ascend"), **environment: str
 ) -> None:
@@ -101,7 +110,7 @@ def read(folder: Path, name: str) -> dict:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("metadata")
+    folder = work_folder(tmp_path_factory, "metadata")
     run_engines(folder, RUNS + FAULTY + OTHER_BUILDER + PROBES)
     return folder
 
