@@ -181,8 +181,14 @@ def main() -> int:
     )
     parser.add_argument("--limit-s", type=float, default=3_600.0, help="longest time of one run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--one-run", action="store_true", help="one run now; the same call goes on (status 3 meanwhile)"
+    )
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    progress = options.out / f"progress-{options.seed}-{options.kills}.json"
+    if options.one_run and progress.exists():
+        rows = json.loads(progress.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as name:
         while sum(row["kills"] for row in rows) < options.kills and len(rows) < options.kills:
             folder = Path(name) / f"{len(rows):03d}"
@@ -203,6 +209,12 @@ def main() -> int:
             )
             sys.stdout.write(json.dumps(rows[-1]) + "\n")
             sys.stdout.flush()
+            if options.one_run:
+                options.out.mkdir(parents=True, exist_ok=True)
+                progress.write_text(json.dumps(rows), encoding="utf-8")
+                if sum(row["kills"] for row in rows) < options.kills:
+                    return 3
+    progress.unlink(missing_ok=True)
     figures = {key: sum(row[key] for row in rows) for key in ("kills", "lost", "doubled", "orphans")}
     figures["runs"] = len(rows)
     figures["invalid"] = sum(bool(row["invalid"]) for row in rows)

@@ -272,14 +272,22 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("out/evidence_hostile"))
     parser.add_argument("--packets", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--at-most", type=int, help="so many packets now; the same call goes on (status 3 meanwhile)")
     options = parser.parse_args()
     outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     harmful: list[dict[str, Any]] = []
+    progress = options.out / f"progress-{options.seed}-{options.packets}.json"
+    first = 0
+    if options.at_most is not None and progress.exists():
+        saved = json.loads(progress.read_text(encoding="utf-8"))
+        first, harmful = saved["next"], saved["harmful"]
+        outcomes = {kind: Counter(saved["outcomes"][kind]) for kind in KINDS}
+    last = options.packets if options.at_most is None else min(options.packets, first + options.at_most)
     with tempfile.TemporaryDirectory() as name:
         base = make_packet(Path(name) / "base" / "packet")
         original = json.dumps(verify(base).verdict, sort_keys=True)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for number in range(options.packets):
+        for number in range(first, last):
             rng = random.Random(f"{options.seed}-{number}")
             kind = KINDS[number % len(KINDS)]
             folder = Path(name) / "mutant" / "packet"
@@ -298,6 +306,13 @@ def main() -> int:
                 harmful.append({"number": number, "kind": kind, "sealed": sealed, "why": why[:200]})
                 sys.stdout.write(f"harmful: {harmful[-1]}\n")
             shutil.rmtree(folder.parent)
+    if last < options.packets:
+        options.out.mkdir(parents=True, exist_ok=True)
+        saved = {"next": last, "harmful": harmful, "outcomes": outcomes}
+        progress.write_text(json.dumps(saved), encoding="utf-8")
+        sys.stdout.write(f"{last} of {options.packets} packets, {len(harmful)} harmful\n")
+        return 3
+    progress.unlink(missing_ok=True)
     rows = [{"kind": kind, **dict(count)} for kind, count in outcomes.items()] + harmful
     for row in rows:
         sys.stdout.write("  ".join(f"{key} {value}" for key, value in row.items()) + "\n")

@@ -237,3 +237,17 @@ def test_calibration_counts_relabelled_verdicts() -> None:
     assert result.false_positive_rate <= 0.08
     # Planted: an A/A run whose pairs all differ by the same amount is the worst case of a regime, and shows up.
     assert stats.calibrate(np.full(6, 0.02), resamples=999).false_positive_rate == pytest.approx(1 / 32)
+
+
+def test_shipped_coverage_is_that_of_the_code() -> None:
+    """A small simulation with this code must come near the shipped figures; a stale table would not."""
+    rng = np.random.default_rng(5)
+    d = rng.normal(0, 1, (1_500, 5))
+    for method in ("verdict", "percentile"):
+        bounds = stats.many(d, method, resamples=999)  # type: ignore[arg-type]
+        held = float(np.mean((bounds[:, 0] <= 0) & (bounds[:, 1] >= 0)))
+        shipped = stats.simulated_coverage(method, 5)
+        assert shipped is not None
+        assert abs(held - shipped["normal"]) < 0.03, (method, held, shipped)
+    assert stats.simulated_coverage("verdict", 7) is None
+    assert stats.simulated_coverage("nothing", 5) is None
