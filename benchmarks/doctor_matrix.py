@@ -124,6 +124,14 @@ def run_doctor(
     return reports
 
 
+def newest_pair() -> tuple[Path, Path]:
+    """Trees of the newest plugin and of the core that it was made for."""
+    every = doctor_sources.sources()
+    plugin = every[-1]
+    core = next(s for s in every if s.kind == "core" and doctor_sources.same_release(s.version, plugin.version))
+    return core.tree, plugin.tree
+
+
 def timed_command(core: Path, plugin: Path) -> dict[str, float]:
     """Seconds of the command with an empty cache and again with what it left there, and its peak memory in MiB."""
     with tempfile.TemporaryDirectory() as folder:
@@ -273,12 +281,7 @@ def main(argv: list[str] | None = None) -> int:
             RECORD.write_bytes(lzma.compress(packed.encode(), preset=9 | lzma.PRESET_EXTREME))
             console.print(f"recorded {len(cells)} cells in {RECORD.relative_to(ROOT)}")
         reports = run_doctor(console, options.core, options.plugin)
-        newest_plugin = list(reports)[-1][1]
-        core = next(
-            s for s in doctor_sources.sources() if s.kind == "core" and s.version == verified_core(newest_plugin)
-        )
-        plugin = next(s for s in doctor_sources.sources() if s.kind == "plugin" and s.version == newest_plugin)
-        times = timed_command(core.tree, plugin.tree) if not part else {}
+        times = {} if part else timed_command(*newest_pair())
     except envs.EnvError as error:
         console.print(f"doctor: {error}", style="red", markup=False)
         return 2
