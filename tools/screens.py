@@ -44,7 +44,7 @@ def look(browser: Any, page: Path, name: str) -> list[str]:
     tab = context.new_page()
     wrong: list[str] = []
     tab.on("pageerror", lambda error: wrong.append(f"a script failed: {error}"))
-    tab.on("request", lambda request: request.url.startswith("http") and wrong.append(f"asks for {request.url}"))
+    tab.on("request", lambda request: wrong.extend([f"asks for {request.url}"] * request.url.startswith("http")))
     tab.goto(page.as_uri())
     tab.wait_for_timeout(200)
     wide, inside = tab.evaluate(WIDTH)
