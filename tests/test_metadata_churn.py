@@ -59,7 +59,6 @@ def test_every_step_and_every_token(results, name):
 
 
 def test_the_churn_was_one(results):
-    for result in results.values():
-        assert result["metrics"]["vllm:num_preemptions"] > 0
-        assert result["metrics"]["vllm:prefix_cache_hits"] > 0
-        assert result["aborted"] > 0 < result["finished"]
+    for metric in ("vllm:num_preemptions", "vllm:prefix_cache_hits", "vllm:spec_decode_num_accepted_tokens"):
+        assert sum(result["metrics"].get(metric, 0) for result in results.values()) > 0, metric
+    assert all(result["aborted"] > 0 < result["finished"] for result in results.values())
