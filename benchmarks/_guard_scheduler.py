@@ -439,43 +439,69 @@ class Run:
             self.counts["failed"] += len(ended.invalid_block_ids)
 
 
+def mode_of(name: str) -> str:
+    """Which simulator a segment needs: one process activates one."""
+    return "ascend" if SEGMENTS[name].get("tables") == "ascend" else "plain"
+
+
 def main() -> int:
+    """Run one job, or the jobs of a list (all of one mode) until `seconds` are over."""
     job = json.loads(Path(sys.argv[1]).read_text())
-    folder = Path(job["folder"])
-    name, seed, steps = job["segment"], int(job["seed"]), int(job["steps"])
-    target = folder / f"{name}-{seed}.json"
-    if target.exists():
-        return 0
-    segment = {**SEGMENTS[name], "replay": folder / "replay", "fault_every": job.get("fault_every")}
-    interpreted = segment.get("kernels") == "interpreter"
+    jobs = job.get("jobs", [job])
+    begin = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import ascend_sim
 
-    ascend_sim.activate(*([] if segment.get("tables") == "ascend" else ["plain"]))
+    ascend_sim.activate(*([] if mode_of(jobs[0]["segment"]) == "ascend" else ["plain"]))
     import torch
 
     torch.set_num_threads(1)
     # What the CPU worker does before it builds a runner: host memory stands for device memory.
     import vllm.v1.worker.cpu.shm
     import vllm.v1.worker.gpu.block_table  # noqa: F401
+
+    for one in jobs:
+        if time.monotonic() - begin > job.get("seconds", float("inf")):
+            break
+        result = run_job(one)
+        if result is not None:
+            shown = {
+                key: value for key, value in result.items() if key not in ("coverage", "violations", "fast_kernels")
+            }
+            sys.stdout.write("@" + json.dumps(shown) + "\n")
+            sys.stdout.flush()
+    os._exit(0)
+
+
+def run_job(job: dict[str, Any]) -> dict[str, Any] | None:
+    """One segment; its result, also written to its file, or None where it has one."""
     from ascend_sim import kernels
 
+    folder = Path(job["folder"])
+    name, seed, steps = job["segment"], int(job["seed"]), int(job["steps"])
+    target = folder / f"{name}-{seed}.json"
+    if target.exists():
+        return None
+    segment = {**SEGMENTS[name], "replay": folder / "replay", "fault_every": job.get("fault_every")}
+    if segment.get("loads"):
+        import _guard_connector
+
+        _guard_connector.WORKER.__init__()
+    interpreted = segment.get("kernels") == "interpreter"
     fast = kernels.install("slot_mapping=interpreter,gather_block_tables=interpreter" if interpreted else "")
-    swapped = sorted(entry.name for entry in fast if entry.fast)
     run = Run(segment, seed)
     begin, cpu = time.monotonic(), time.process_time()
     run.work(min(steps, 2000))
     early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bytes_early = run.guard.nbytes()
     run.work(steps)
-    took = time.monotonic() - begin
+    used = time.process_time() - cpu
     stats = run.guard.stats
-    live = sum(int(group.count.sum()) for group in run.guard.mirror.groups)
     result = {
         "name": name,
         "seed": seed,
-        "fast_kernels": swapped,
+        "fast_kernels": sorted(entry.name for entry in fast if entry.fast),
         **run.counts,
         "prefix_tokens": run.prefix_tokens,
         "audits": stats.audits,
@@ -485,20 +511,18 @@ def main() -> int:
         "mirror_bytes": run.guard.nbytes(),
         "mirror_bytes_early": bytes_early,
         "pool_blocks": segment["pool"] * len(segment["groups"]),
-        "live_blocks": live,
+        "live_blocks": sum(int(group.count.sum()) for group in run.guard.mirror.groups),
         "rss_growth_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early,
-        "seconds": round(took, 1),
-        "cpu_seconds": round(time.process_time() - cpu, 1),
-        "cpu_us_per_step": round((time.process_time() - cpu) / max(1, run.counts["steps"]) * 1e6, 1),
+        "seconds": round(time.monotonic() - begin, 1),
+        "cpu_seconds": round(used, 1),
+        "cpu_us_per_step": round(used / max(1, run.counts["steps"]) * 1e6, 1),
         "coverage": run.guard.finish(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{target.name}"
     partial.write_text(json.dumps(result, indent=1) + "\n")
     partial.replace(target)
-    sys.stdout.write("@" + json.dumps({k: v for k, v in result.items() if k not in ("coverage", "violations")}) + "\n")
-    sys.stdout.flush()
-    os._exit(0)
+    return result
 
 
 if __name__ == "__main__":

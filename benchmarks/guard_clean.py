@@ -26,39 +26,66 @@ sys.path.append(str(HERE))  # behind all others: a sibling may have the name of 
 import _guard_clean  # noqa: E402
 from _guard_common import write_summary  # noqa: E402
 
-CHUNK = 25_000
+CHUNK = 5_000
+# Steps of a chunk in Triton's interpreter, which takes fifty times as long; seeds of one round.
+INTERPRETED, ROUND = 200, 4
 TARGETS = {"engine_steps_interpreted": 20_000, "engine_steps_fast": 200_000, "scheduler_steps": 1_000_000}
 
 
 def scheduler_part(folder: Path, steps: int, chunk: int, seconds: float) -> None:
-    """Run chunks until `steps` steps have a result, or the time is up."""
-    from _guard_scheduler import SEGMENTS
+    """Run chunks until `steps` steps have a result, or the time is up (no new chunk is begun then).
 
+    One process works through many chunks, since loading vLLM takes longer than a chunk.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    seed = 0
+    first = 1
     while True:
-        seed += 1
-        for name in SEGMENTS:
+        for mode in ("plain", "ascend"):
             done = sum(row["steps"] for row in scheduler_rows(folder))
-            if done >= steps:
+            left = seconds - (time.monotonic() - begin)
+            if done >= steps or left <= 0:
+                print(f"{done} of {steps} steps have a result", flush=True)
                 return
-            if (folder / f"{name}-{seed}.json").exists():
+            run_chunks(folder, missing(folder, mode, first, chunk, steps - done), left)
+        first += ROUND
+
+
+def missing(folder: Path, mode: str, first: int, chunk: int, steps: int) -> list[dict[str, Any]]:
+    """Chunks of one mode and round of seeds that have no result, as many as `steps` steps need."""
+    from _guard_scheduler import SEGMENTS, mode_of
+
+    jobs: list[dict[str, Any]] = []
+    for seed in range(first, first + ROUND):
+        for name, segment in SEGMENTS.items():
+            if mode_of(name) != mode or (folder / f"{name}-{seed}.json").exists() or steps <= 0:
                 continue
-            if time.monotonic() - begin > seconds:
-                print(f"{done} of {steps} steps have a result; run again to go on", flush=True)
-                return
-            size = min(chunk, 200) if SEGMENTS[name].get("kernels") == "interpreter" else chunk
-            job = {"folder": str(folder), "segment": name, "seed": seed, "steps": min(size, max(200, steps - done))}
-            path = folder / "job.txt"
-            path.write_text(json.dumps(job))
-            with (folder / "last.log").open("w") as log:
-                command = [sys.executable, str(HERE / "_guard_scheduler.py"), str(path)]
-                status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
-            if status or not (folder / f"{name}-{seed}.json").exists():
-                raise SystemExit(f"segment {name} seed {seed} ended with {status}: see {folder / 'last.log'}")
-            row = json.loads((folder / f"{name}-{seed}.json").read_text())
-            print(f"{name} seed {seed}: {row['steps']} steps, {row['false_alarms']} alarms, {done} before", flush=True)
+            size = min(chunk, INTERPRETED) if segment.get("kernels") == "interpreter" else chunk
+            jobs.append({"folder": str(folder), "segment": name, "seed": seed, "steps": size})
+            steps -= size
+    return jobs
+
+
+def run_chunks(folder: Path, jobs: list[dict[str, Any]], seconds: float) -> None:
+    """One process over the jobs; stops with an error where it ends badly."""
+    if not jobs:
+        return
+    path = folder / "jobs.txt"
+    path.write_text(json.dumps({"jobs": jobs, "seconds": min(seconds, 1e9)}))
+    command = [sys.executable, str(HERE / "_guard_scheduler.py"), str(path)]
+    with (
+        (folder / "last.log").open("w") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("@"):
+                row = json.loads(line[1:])
+                print(
+                    f"{row['name']} seed {row['seed']}: {row['steps']} steps, {row['false_alarms']} alarms", flush=True
+                )
+    if process.returncode:
+        raise SystemExit(f"the scheduler part ended with {process.returncode}: see {folder / 'last.log'}")
 
 
 def scheduler_rows(folder: Path) -> list[dict[str, Any]]:
