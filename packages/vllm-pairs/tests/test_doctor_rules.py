@@ -346,3 +346,30 @@ def test_a_name_that_is_none_on_this_core(trees, version, kinds):
 def test_a_function_that_is_called_at_import_under_a_handler(trees, guard, level):
     source = f"import contextlib\n\n\ndef patch():\n    import vllm.gone\n\n\n{guard}:\n    patch()\n"
     assert [(found.line, found.level) for found in findings(trees, source)] == [(5, level)]
+
+
+STATIC = """
+    class SpeculativeConfig:
+        @staticmethod
+        def override(config):
+            return config
+
+        def make(self, config):
+            return SpeculativeConfig.override(config)
+"""
+
+
+@pytest.mark.parametrize(("parameters", "kinds"), [("config", []), ("config, more", ["replacement-signature"])])
+def test_a_function_in_place_of_a_static_method(trees, parameters, kinds):
+    source = f"""
+        from vllm.spec import SpeculativeConfig
+
+
+        def override({parameters}):
+            return config
+
+
+        SpeculativeConfig.override = override
+    """
+    made = findings(trees, source, core={**CORE, "vllm/spec.py": STATIC})
+    assert [found.kind for found in made if found.level != "note"] == kinds

@@ -106,7 +106,7 @@ class ReplacementRule:
         if before is None or after is None:
             return
         if one.owner.sort == "class":
-            before, after = self._bound(one, original, before), self._bound_new(one, value, after)
+            before, after = self._bound(one, before), self._bound_new(one, value, after, before.signature.bound == 0)
         wrong = narrower(before.signature, after.signature)
         if wrong is None:
             return
@@ -163,14 +163,16 @@ class ReplacementRule:
             )
         )
 
-    def _bound(self, one: Replacement, original: Value, found: Callable) -> Callable:
+    def _bound(self, one: Replacement, found: Callable) -> Callable:
         outer = self.analysis.classes.owner(one.owner.ref, one.name)
         kind = self.analysis.classes.kind(outer, one.name) if outer else "method"
         return _with_bound(found, 0 if kind == "staticmethod" else 1)
 
-    def _bound_new(self, one: Replacement, value: Value, found: Callable) -> Callable:
+    def _bound_new(self, one: Replacement, value: Value, found: Callable, static: bool) -> Callable:
+        """A plain function in place of a static method is fine while it is called through the class, as that is."""
         wrapper = last_name(one.value.func) if isinstance(one.value, ast.Call) else ""
-        return _with_bound(found, 0 if wrapper == "staticmethod" or value.sort != "def" else 1)
+        unbound = wrapper == "staticmethod" or value.sort != "def" or (static and not wrapper)
+        return _with_bound(found, 0 if unbound else 1)
 
     def _sites(self, one: Replacement, wanted: Callable_[[ast.Call], bool]) -> Iterator[tuple[Site, Confidence]]:
         """The core's calls that reach the replacement, and how surely they are made."""
