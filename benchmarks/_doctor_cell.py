@@ -272,7 +272,7 @@ def import_all(book: Book, names: list[str]) -> dict[str, Any]:
                 fresh = book.add(edit for one in found for edit in one.edits)
                 trace.start()
                 if not fresh:
-                    failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
+                    failed[name] = f"{type(error).__name__}: {errors.text_of(error, 300)}"
                     print(f"--- {name}", flush=True)
                     traceback.print_exception(error)
                     break
@@ -311,7 +311,7 @@ def run_platform(book: Book, job: dict[str, Any], _scenario: str) -> dict[str, A
             print(f"--- {name}", flush=True)
             traceback.print_exception(error)
             findings.extend(asdict(one) for one in errors.classify(error, book))
-            stopped.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+            stopped.append(f"{name}: {type(error).__name__}: {errors.text_of(error, 200)}")
         finally:
             trace.stop()
 
@@ -364,7 +364,7 @@ def run_engine(book: Book, job: dict[str, Any], scenario: str) -> dict[str, Any]
         sys.settrace(None)
         traceback.print_exception(error)
         findings = [asdict(one) for one in errors.classify(error, book)]
-        text = f"{type(error).__name__}: {str(error)[:400]}"
+        text = f"{type(error).__name__}: {errors.text_of(error)}"
     trace.stop()
     return {"stage": stage, "findings": findings, "error": text, "trace": trace.as_dict()}
 

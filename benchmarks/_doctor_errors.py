@@ -75,7 +75,7 @@ def classify(error: BaseException, book: Book) -> list[Finding]:
         found = _of_module(error, frames, book)
     if found is None:
         path, line = _plugin_site(frames, book)
-        found = [Finding(kind, _stray_origin(error, frames), "", "", path, line, *_core_site(frames), _text(error))]
+        found = [Finding(kind, _stray_origin(error, frames), "", "", path, line, *_core_site(frames), text_of(error))]
     for one in found:
         one.kind = kind
     if not any(one.edits for one in found) and (edit := _skipped(frames, book)):
@@ -97,8 +97,9 @@ def _skipped(frames: list[Frame], book: Book) -> Edit | None:
     return None
 
 
-def _text(error: BaseException) -> str:
-    return str(error).strip()[:400]
+def text_of(error: BaseException, most: int = 400) -> str:
+    """An error's text without paths of this machine: rows are recorded."""
+    return re.sub(r" ?\(?/[\w./+-]+\.(?:py|so)\)?", "", str(error).strip())[:most]
 
 
 def _root(error: BaseException) -> BaseException:
@@ -198,7 +199,7 @@ def _of_import(error: ImportError, frames: list[Frame], book: Book) -> list[Find
         return _missing_names(error, one, node, book, match)
     module = str(error.name or "")
     origin = "mismatch" if is_core(module) else "environment"
-    finding = Finding("", origin, module, "", file, one.line, "", 0, _text(error))
+    finding = Finding("", origin, module, "", file, one.line, "", 0, text_of(error))
     asked = _absolute(node, one) if isinstance(node, ast.ImportFrom) else module
     names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else [""]
     if isinstance(node, ast.Import):
@@ -218,7 +219,7 @@ def _of_module(error: BaseException, frames: list[Frame], book: Book) -> list[Fi
         return None
     module = _absolute(node, one) if isinstance(node, ast.ImportFrom) else node.names[0].name
     file = book.relative(one.path) or ""
-    finding = Finding("", "environment", module, "", file, one.line, *_core_site(frames), _text(error))
+    finding = Finding("", "environment", module, "", file, one.line, *_core_site(frames), text_of(error))
     names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else [""]
     finding.edits = [_edit(book, one.path, "import", node, f"{module}:{name}") for name in names]
     return [finding]
@@ -237,7 +238,7 @@ def _missing_names(error: ImportError, one: Frame, node: Any, book: Book, match:
         origin = "environment"
     found = []
     for lacking in names:
-        finding = Finding("", origin, f"{module}:{lacking}", "", file, one.line, "", 0, _text(error))
+        finding = Finding("", origin, f"{module}:{lacking}", "", file, one.line, "", 0, text_of(error))
         core = core_file(getattr(loaded, "__file__", "") or "")
         if core:
             finding.core_file = core
@@ -275,7 +276,7 @@ def _of_attribute(error: AttributeError, frames: list[Frame], book: Book) -> lis
         node = _node(one, ast.Attribute)
         if node is not None and node.attr != name:
             node = None
-        finding = Finding("", origin, symbol, "", file, one.line, "", 0, _text(error))
+        finding = Finding("", origin, symbol, "", file, one.line, "", 0, text_of(error))
         if node is not None:
             called = any(isinstance(n, ast.Call) and n.func is node for n in ast.walk(_tree(one.path)))
             finding.edits = [_edit(book, one.path, "read-callable" if called else "read", node, name)]
@@ -286,7 +287,7 @@ def _of_attribute(error: AttributeError, frames: list[Frame], book: Book) -> lis
     path, line = _plugin_site(frames, book)
     if origin != "derived":
         origin = "simulator" if "ascend_sim" in one.path else "environment" if "torch" in one.path else "other"
-    finding = Finding("", origin, symbol, "", path, line, *_core_site(frames), _text(error))
+    finding = Finding("", origin, symbol, "", path, line, *_core_site(frames), text_of(error))
     for outer in reversed(frames):
         if book.relative(outer.path) and (node := _node(outer, ast.Attribute)) is not None and node.attr == name:
             finding.edits = [_edit(book, outer.path, "read", node, name)]
@@ -323,12 +324,14 @@ def _core_reads_plugin(
         if base.__module__.startswith(PLUGIN) and (node := class_node(base, book)):
             path = inspect.getsourcefile(base) or ""
             symbol = f"{base.__module__}:{base.__qualname__}.{name}"
-            finding = Finding("", "mismatch", symbol, "", book.relative(path) or "", node.lineno, *place, _text(error))
+            finding = Finding(
+                "", "mismatch", symbol, "", book.relative(path) or "", node.lineno, *place, text_of(error)
+            )
             finding.edits = [_edit(book, path, "class-attribute", node, name)]
             return [finding]
     symbol, origin = _owner_symbol(owner, name)
     path, line = _plugin_site(frames, book)
-    return [Finding("", "other" if origin == "mismatch" else origin, symbol, "", path, line, *place, _text(error))]
+    return [Finding("", "other" if origin == "mismatch" else origin, symbol, "", path, line, *place, text_of(error))]
 
 
 def class_node(cls: type, book: Book) -> ast.ClassDef | None:
@@ -372,7 +375,7 @@ def _of_call(error: TypeError, frames: list[Frame], book: Book) -> list[Finding]
         if target.startswith(PLUGIN) and where is not None:
             return _of_definition(error, problem, callee, where, (file, caller.line), book)
         origin = "mismatch" if is_core(target) else "other" if target.startswith(PLUGIN) else "environment"
-        finding = Finding("", origin, target, argument, file, caller.line, *core, _text(error))
+        finding = Finding("", origin, target, argument, file, caller.line, *core, text_of(error))
         if call is not None:
             kinds = {"keyword": "drop-keyword", "lacking": "add-argument", "positional": "drop-positional"}
             finding.edits = [_edit(book, caller.path, kinds[problem[0]], call, name) for name in problem[1]]
@@ -392,7 +395,7 @@ def _of_definition(
     symbol = _dotted(callee) or node.name
     origin = "mismatch" if is_core(core[0]) else "other"
     file = book.relative(path) or ""
-    finding = Finding("", origin, symbol, ", ".join(problem[1]), file, node.lineno, *core, _text(error))
+    finding = Finding("", origin, symbol, ", ".join(problem[1]), file, node.lineno, *core, text_of(error))
     if isinstance(node, ast.ClassDef):
         return [finding]  # a generated __init__
     kinds = {"keyword": "accept-keyword", "lacking": "default", "positional": "accept-positional"}
@@ -411,7 +414,7 @@ def _of_field(error: TypeError, frames: list[Frame], book: Book, name: str) -> l
             if first <= one.line <= node.lineno:
                 symbol = f"{one.frame.f_globals['__name__']}:{node.name}.{name}"
                 file = book.relative(one.path) or ""
-                finding = Finding("", "mismatch", symbol, name, file, node.lineno, "", 0, _text(error))
+                finding = Finding("", "mismatch", symbol, name, file, node.lineno, "", 0, text_of(error))
                 finding.edits = [_edit(book, one.path, "field-default", node, name)]
                 return [finding]
     return None
@@ -433,7 +436,7 @@ def _of_uncallable(error: TypeError, frames: list[Frame], book: Book) -> list[Fi
         inner = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
         line = (inner or node).lineno
         place = core_file(one.path) or "", one.line
-        finding = Finding("", "mismatch", symbol, "", book.relative(path) or "", line, *place, _text(error))
+        finding = Finding("", "mismatch", symbol, "", book.relative(path) or "", line, *place, text_of(error))
         if inner is not None:
             finding.edits = [_edit(book, path, "callable-property", inner, name)]
         return [finding]
@@ -463,7 +466,7 @@ def _of_abstract(error: TypeError, frames: list[Frame], book: Book, match: re.Ma
                 finding = Finding(
                     "", "mismatch", symbol, "", book.relative(path) or "", node.lineno, *_core_site(frames), ""
                 )
-                finding.message = _text(error)
+                finding.message = text_of(error)
                 finding.edits = [_edit(book, path, "stub", node, lacking)]
                 found.append(finding)
             return found

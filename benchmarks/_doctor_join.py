@@ -9,7 +9,8 @@ Precision is about errors of severity import-time and start-up. Each is one of
 real          a row of the truth
 known         the verified pair really fails there too (a module that a model imports only when it is asked for)
 false         the site ran, unrepaired, and nothing failed there
-not reached   nothing here came to the site: no verdict, in neither part of the ratio, but counted
+unclear       something failed at the site that is no row: the fault of a repair, of the simulator, of another kind
+not reached   nothing here came to the site: no verdict, like unclear in neither part of the ratio, but counted
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+WORDS = ("real", "false", "known", "unclear", "not reached")
 KINDS = ("ImportError", "ModuleNotFoundError", "AttributeError", "TypeError")
 EARLY = ("import-time", "start-up")
 # Findings about a definition: the site ran when the function was entered, not when `def` was executed.
@@ -61,9 +63,7 @@ class Verdict:
     missed: list[Row] = field(default_factory=list)
     missed_as_error: int = 0
     excluded: dict[str, int] = field(default_factory=dict)
-    judged: dict[str, list[dict[str, Any]]] = field(
-        default_factory=lambda: {"real": [], "known": [], "false": [], "not reached": []}
-    )
+    judged: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {word: [] for word in WORDS})
 
     @property
     def found(self) -> int:
@@ -141,6 +141,7 @@ def judge(
     verdict = Verdict(cell["core"], cell["plugin"], rows, excluded=excluded)
     verdict.missed = [row for row in rows if not any(matches(row, finding) for finding in said)]
     verdict.missed_as_error = sum(not any(matches(row, finding) for finding in errors) for row in rows)
+    strays = [row for row in cell["rows"] if row["origin"] != "mismatch" or row["kind"] not in KINDS]
     for finding in errors:
         if finding["severity"] not in EARLY:
             continue
@@ -148,6 +149,8 @@ def judge(
             word = "real"
         elif any(matches(row, finding) for row in known):
             word = "known"
+        elif any(finding["file"] == r["file"] and finding["line"] <= r["line"] <= finding["end_line"] for r in strays):
+            word = "unclear"
         else:
             word = "false" if reached(finding, cell) else "not reached"
         verdict.judged[word].append(finding)

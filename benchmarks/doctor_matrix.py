@@ -197,10 +197,7 @@ def summary(rows: list[dict[str, Any]], verdicts: list[join.Verdict], times: dic
     on_verified = [row for row in rows if row["verified"]]
     real = sum(len(verdict.rows) for verdict in verdicts)
     found = sum(verdict.found for verdict in verdicts)
-    judged = {
-        word: sum(len(verdict.judged[word]) for verdict in verdicts)
-        for word in ("real", "known", "false", "not reached")
-    }
+    judged = {word: sum(len(verdict.judged[word]) for verdict in verdicts) for word in join.WORDS}
     figures: dict[str, Any] = {
         "cells": len(rows),
         "cells_with_truth": len(verdicts),
@@ -210,7 +207,7 @@ def summary(rows: list[dict[str, Any]], verdicts: list[join.Verdict], times: dic
         "recall": join.ratio(found, real),
         "recall_as_error": join.ratio(real - sum(verdict.missed_as_error for verdict in verdicts), real),
         "precision": join.ratio(judged["real"], judged["real"] + judged["false"]),
-        "early_errors_not_reached": judged["not reached"],
+        **{f"early_errors_{word.replace(' ', '_')}": judged[word] for word in join.WORDS},
         **times,
     }
     bounds = {
@@ -245,11 +242,11 @@ def show(console: Console, report: dict[str, Any]) -> None:
         cells = {row["plugin"]: f"{row['errors']} / {row['warnings']}" for row in rows if row["core"] == core}
         matrix.add_row(core, *(cells[plugin] for plugin in plugins))
     console.print(matrix)
-    columns = ("core", "plugin", "ran to", "real", "found", "as error", "early: real", "known", "false", "not reached")
+    columns = ("core", "plugin", "ran to", "real", "found", "as error", *(f"early: {word}" for word in join.WORDS))
     truth = Table(*columns, title="against execution")
     for row in rows:
         if "real" in row:
-            judged = [row["judged"][word] for word in ("real", "known", "false", "not reached")]
+            judged = [row["judged"][word] for word in join.WORDS]
             values = [row["core"], row["plugin"], row["ran"], row["real"], row["found"], row["found_as_error"], *judged]
             truth.add_row(*map(str, values))
     console.print(truth)

@@ -213,16 +213,18 @@ def test_recall_and_precision_count_what_they_say() -> None:
         finding(3, "vllm.x:K"),  # the verified pair fails there too
         finding(8, "vllm.x:E"),  # ran, nothing failed
         finding(9, "vllm.x:F"),  # never ran
+        finding(4, "vllm.x:I"),  # ran, and failed for the want of a package
         finding(8, "vllm.x:G", severity="rare-path"),  # not one of those that are judged
         finding(8, "vllm.x:H", level="warning"),
     ]
-    verdict = join().judge(cell(rows, [1, 2, 3, 8]), cell([raw(3, "vllm.x:K")], []), findings, ("error", "warning"))
+    verdict = join().judge(cell(rows, [1, 2, 3, 4, 8]), cell([raw(3, "vllm.x:K")], []), findings, ("error", "warning"))
     assert [row.symbol for row in verdict.missed] == ["vllm.x:B"]
     assert verdict.found == 1
     assert {word: len(found) for word, found in verdict.judged.items()} == {
         "real": 1,
         "known": 1,
         "false": 2,
+        "unclear": 1,
         "not reached": 1,
     }
     assert verdict.excluded == {"verified pair": 1, "environment": 1}

@@ -22,8 +22,9 @@ argument and site of a real ImportError, ModuleNotFoundError, AttributeError or 
 
 - *found*: failures that the doctor reports, by symbol and place; *as error* those that it calls an error.
 - *early errors* are those that it says come at import or start-up. *real*: they happened. *false*: the place ran and
-  nothing failed. *known*: the plugin's own working pair fails there too. *not reached*: nothing that ran here came to
-  the place, so nobody can say; precision counts only real and false.
+  nothing failed. *known*: the plugin's own working pair fails there too. *unclear*: something failed at the place that
+  is not counted (see below). *not reached*: nothing that ran here came to the place, so nobody can say. Precision is
+  real / (real + false).
 - Left out of the failures, and counted in the file: what the plugin's own working pair shows too, packages and
   operators that only an NPU host has, the simulator's own faults, and what follows from a repair.
 """
@@ -62,7 +63,7 @@ def matrix(rows: list[dict[str, Any]]) -> str:
 
 def truth(rows: list[dict[str, Any]]) -> str:
     """What really failed, cell by cell, and every difference by name."""
-    words = ("real", "false", "known", "not reached")
+    words = ("real", "false", "known", "unclear", "not reached")
     head = ["core", "plugin", "ran to", "failures", "found", "as error", *(f"early errors: {word}" for word in words)]
     lines, differences = [], []
     for row in rows:
