@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from kv_make import CONFIG, CONNECTED, codes, full, guard, new, plan, step
 from kv_plan_guard import (
+    CachedRequests,
     Code,
     Config,
     ConfigError,
@@ -90,6 +91,18 @@ def test_facts_that_json_has_not_cost_the_file_and_not_the_finding(tmp_path: Pat
     wrong = replace(plan(1, [("A", [1], 0, 8)], G), slot_mapping=np.arange(8))
     assert not g.audit(wrong).ok
     assert not list(tmp_path.iterdir())
+
+
+def test_a_callers_list_may_be_used_again() -> None:
+    g = guard(G)
+    names, blocks, computed = ["A", "B"], [None, None], [4, 4]
+    g.observe(step(1, {"A": 4, "B": 4}, [new("A", [1]), new("B", [2])]))
+    facts = step(2, {"A": 1, "B": 1})
+    g.observe(replace(facts, cached=CachedRequests(names, blocks, computed)))
+    names.reverse()
+    g.observe(replace(facts, step=3, cached=CachedRequests(names, blocks, [5, 5])))
+    assert g.audit(plan(3, [("B", [2], 5, 1), ("A", [1], 5, 1)], G)).ok
+    assert g.audit(plan(3, [("A", [1], 5, 1), ("B", [2], 5, 1)], G)).ok
 
 
 def test_sampling_follows_every_step_and_audits_some() -> None:

@@ -236,7 +236,7 @@ class Mirror(RequestTable):
         found = list(map(self.index.get, names))
         if None not in found:
             slots = np.array(found, np.intp)
-            self._order = (self.version, names, slots)
+            self._order = (self.version, list(names), slots)  # a copy: the caller's list may be used again
             return slots, None
         for name, place in zip(names, found, strict=True):
             if place is None and name not in broken:
