@@ -74,7 +74,8 @@ class CallRule:
         last = value.ref.qualname.rpartition(".")[2]
         if owner is not None and value.bound and not self._certain(owner, last, node):
             confidence = "low"
-        if place.scope.inspects or (value.owner is not None and last in self.analysis.plugin_stores):
+        put = value.owner is not None and not last.startswith("__") and last in self.analysis.plugin_stores
+        if place.scope.inspects or put:
             confidence = "low"  # the code asks what is there, or puts another function on the object
         constructed = value.sort in ("class", "type")
         symbol = str(found.defined_by) if not constructed else _constructor(found.defined_by)

@@ -70,14 +70,14 @@ class NarrowedRule:
         if site is None or not self.classes.mro(given).complete:
             return
         function = Ref(ref.module, f"{ref.qualname}.{node.name}")
-        for read, place in self._reads(function, node, ref, name, _DEPTH):
+        for read, place in self._reads(function, node, ref, name, _DEPTH):  # in the order in which they run
             if self.classes.has(given, read.attr, instance=True) is not False or read.attr in place.scope.tested:
                 continue
             if self.classes.has(wanted, read.attr, instance=True) is not True:
                 continue
             key = (place.module, read.lineno, read.attr)
             if key in self._seen:
-                continue
+                return
             self._seen.add(key)
             self.analysis.add(
                 Draft(
@@ -95,6 +95,7 @@ class NarrowedRule:
                     conditional=True,
                 )
             )
+            return  # the first one raises
 
     def _reads(
         self, function: Ref, node: FunctionNode, owner: Ref | None, name: str, depth: int
