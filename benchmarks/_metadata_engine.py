@@ -188,10 +188,16 @@ OTHERS_CONFIG = {"kv_plan_guard": {"enabled": True}, "layerwise_sched": {"timeli
 
 
 def enable_others() -> list[str]:
-    """Switch on those of the kit's other plugins that are installed, and name them."""
+    """Switch on those of the kit's other plugins that are installed and verified on this pair, and name them.
+
+    An enabled guard refuses to start on a pair that it was not verified with.
+    """
     from importlib.metadata import entry_points
 
-    found = sorted({point.name for point in entry_points(group="vllm.general_plugins")} & set(OTHERS))
+    from vllm_pairs import current_pair
+
+    installed = {point.name for point in entry_points(group="vllm.general_plugins")} & set(OTHERS)
+    found = sorted(name for name in installed if current_pair().checks_of(name.replace("_", "-")))
     for name in found:
         os.environ[OTHERS[name]] = json.dumps(OTHERS_CONFIG[name])
         next(iter(entry_points(group="vllm.general_plugins", name=name))).load()()
