@@ -282,3 +282,17 @@ def test_the_core_passes_its_own_metadata(trees, method, count):
     ] * count
     site = trees.line(METADATA, "vllm/v1/states.py", "return builder.build(")
     assert [(one.core_file, one.core_line) for one in found] == [("vllm/v1/states.py", site)] * count
+
+
+def test_metadata_that_the_core_only_hands_on_may_be_the_plugins(trees):
+    core = dict(METADATA)
+    core["vllm/v1/states.py"] = (
+        core["vllm/v1/states.py"]
+        .replace(
+            "build_attn_metadata(builder: Builder):",
+            "build_attn_metadata(builder: Builder, common: CommonAttentionMetadata):",
+        )
+        .replace("common = CommonAttentionMetadata(num_reqs=1)", "pass")
+    )
+    plugin = {path: text.format(method="pass") for path, text in NARROWED.items()}
+    assert [one for one in trees.examine(core, plugin).findings if one.kind == "narrowed-parameter"] == []

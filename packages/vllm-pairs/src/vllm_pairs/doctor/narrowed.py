@@ -140,10 +140,21 @@ class NarrowedRule:
         for module in modules if len(modules) <= MOST_MODULES else ():
             for site in self.sites.of(method, module, lambda call: isinstance(call.func, ast.Attribute)):
                 values = [*site.node.args, *(word.value for word in site.node.keywords)]
-                made = (self.analysis.inference.value(value, site.place.scope) for value in values)
-                if any(one == Value("instance", given) for one in made) and self._is_run(site, 3):
+                if any(self._is_made(value, site, given) for value in values) and self._is_run(site, 3):
                     return site
         return None
+
+    def _is_made(self, value: ast.expr, site: Site, given: Ref) -> bool:
+        """Whether an argument is an object that the calling function itself makes of the class."""
+        made: list[ast.AST | None] = [value]
+        if isinstance(value, ast.Name) and (bound := site.place.scope.find(value.id)) is not None:
+            made = [source.node for source in bound[1] if source.kind == "expr"]
+        for node in made:
+            if isinstance(node, ast.Call):
+                found = self.analysis.inference.value(node.func, site.place.scope)
+                if found == Value("class", given):
+                    return True
+        return False
 
     def _is_run(self, site: Site, depth: int) -> bool:
         """Whether a core function that a site stands in can run beside the plugin: asked of its callers, too."""
