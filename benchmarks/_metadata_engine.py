@@ -292,9 +292,9 @@ def _run_plain(job: dict[str, Any]) -> None:
         replace(answered[question], scenario=scenario.name).write(folder)
 
 
-def done_before(path: Path) -> bool:
-    """Whether an earlier process of the same work folder left this result, and not an error."""
-    return path.exists() and "error" not in json.loads(path.read_text())
+def done_before(path: Path, fault: bool = False) -> bool:
+    """Whether an earlier process of the same work folder left this result; an error is one where a fault is planted."""
+    return path.exists() and (fault or "error" not in json.loads(path.read_text()))
 
 
 def run_specs(job: dict[str, Any], mode: str) -> bool:
@@ -305,7 +305,7 @@ def run_specs(job: dict[str, Any], mode: str) -> bool:
     fine = True
     for spec in job["runs"]:
         path = Path(job["folder"]) / f"{mode}-{spec['name']}.json"
-        if done_before(path):
+        if done_before(path, "mutation" in spec):
             continue
         try:
             result = leave_to_upstream(spec["probe"]) if "probe" in spec else run(spec, job, mode)
