@@ -354,7 +354,11 @@ STATIC = """
         def override(config):
             return config
 
+        def check(self, config):
+            return config
+
         def make(self, config):
+            self.check(config)
             return SpeculativeConfig.override(config)
 """
 
@@ -369,7 +373,12 @@ def test_a_function_in_place_of_a_static_method(trees, parameters, kinds):
             return config
 
 
+        def check(self, config):
+            return config
+
+
         SpeculativeConfig.override = override
+        SpeculativeConfig.check = check
     """
     made = findings(trees, source, core={**CORE, "vllm/spec.py": STATIC})
     assert [found.kind for found in made if found.level != "note"] == kinds

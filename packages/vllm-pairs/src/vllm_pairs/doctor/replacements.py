@@ -106,7 +106,8 @@ class ReplacementRule:
         if before is None or after is None:
             return
         if one.owner.sort == "class":
-            before, after = self._bound(one, before), self._bound_new(one, value, after, before.signature.bound == 0)
+            before = self._bound(one, before)
+            after = self._bound_new(one, value, after, static=before.signature.bound == 0)
         wrong = narrower(before.signature, after.signature)
         if wrong is None:
             return
