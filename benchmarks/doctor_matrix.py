@@ -200,7 +200,7 @@ def summary(rows: list[dict[str, Any]], verdicts: list[join.Verdict], times: dic
     judged = {word: sum(len(verdict.judged[word]) for verdict in verdicts) for word in join.WORDS}
     figures: dict[str, Any] = {
         "cells": len(rows),
-        "cells_with_truth": len(verdicts),
+        "cells_with_truth": sum("real" in row and row["ran"] != "import" for row in rows),
         "errors_on_verified": sum(row["errors"] for row in on_verified),
         "warnings_on_verified": sum(row["warnings"] for row in on_verified),
         "real_failures": real,
@@ -212,7 +212,7 @@ def summary(rows: list[dict[str, Any]], verdicts: list[join.Verdict], times: dic
     }
     bounds = {
         "errors_on_verified": figures["errors_on_verified"] == 0,
-        "cells_with_truth": len(verdicts) >= 12,
+        "cells_with_truth": figures["cells_with_truth"] >= 12,  # imported only is not enough: the runner was tried
         "recall": (figures["recall"] or 0.0) >= LEAST_RECALL,
         "precision": (figures["precision"] or 0.0) >= LEAST_PRECISION,
     }
