@@ -3,9 +3,9 @@
 The update is `_update_seq_lens_cpu` on real request state and buffers: upstream's function against a call of the
 hooked method, dispatch and counters included. The whole is `prepare_inputs`, the attention builders and what the hook
 does in between, in ordinary decode steps of a running engine. Both are timed without the marks that the simulator
-sets on the results of torch's operators: they would make upstream's loop look ten times as slow. The runner's kernels
-run on the host here, so the whole is diluted by them: its ratio is a lower bound of what a host that only launches
-them sees.
+sets on the results of torch's operators: they would make upstream's loop look ten times as slow. The whole holds the
+runner's kernels, which run on the host here, and the simulator's bookkeeping of the upload that the hook avoids: it
+says what the hook does to the whole in the simulator, not what it does on an NPU's host.
 """
 
 # env: engine
