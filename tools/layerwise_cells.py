@@ -17,13 +17,21 @@ LAYERS = 12
 SPREAD = 0.10
 """Sigma of loads and saves, log-normal: what independent repeats differ by."""
 
+MANY, TWO = (1, 2, 3, 4, 7), (1, 4)
 # name -> times of loads, saves and compute in microseconds; late saves are what makes a queue wait.
 REGIMES: dict[str, dict[str, Any]] = {
-    "late saves, loads bound": {"load_us": 2_300.0, "save_us": 300.0, "straggler_us": 6_000.0},
+    "late saves, loads bound": {
+        "load_us": 2_300.0, "save_us": 300.0, "straggler_us": 6_000.0, "straggler_layers": MANY,
+    },
     "slow saves": {"load_us": 1_200.0, "save_us": 4_000.0},
-    "compute bound": {"load_us": 800.0, "save_us": 300.0, "straggler_us": 6_000.0, "attention_us": 2_000.0},
-}
-LATE_LAYERS = (1, 2, 3, 4, 7)
+    "compute bound": {
+        "load_us": 800.0, "save_us": 300.0, "straggler_us": 6_000.0, "attention_us": 2_000.0, "straggler_layers": MANY,
+    },
+    "two late saves, loads bound": {
+        "load_us": 2_300.0, "save_us": 300.0, "straggler_us": 6_000.0, "straggler_layers": TWO,
+    },
+    "random late saves": {"load_us": 2_300.0, "save_us": 300.0, "straggler_us": 6_000.0, "straggler_odds": 0.15},
+}  # fmt: skip
 # name -> what makes sources and saves leave the layers' order, or not.
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one spec, independent [0]": {},
@@ -67,8 +75,7 @@ def simulated(steps: int = 4) -> list[Cell]:
     def add(path: DataPath, buffers: int | None, prefetch: int | None, layout: str, **more: Any) -> None:
         for batch, batched in BATCHES.items():
             for regime, times in REGIMES.items():
-                late = LATE_LAYERS if "straggler_us" in times else ()
-                base = Spec(path=path, layers=LAYERS, steps=steps, spread=SPREAD, straggler_layers=late)
+                base = Spec(path=path, layers=LAYERS, steps=steps, spread=SPREAD)
                 changes = {**LAYOUTS.get(layout, {}), **batched, **times, **more}
                 spec = replace(base, shared_buffers=buffers, prefetch_layers=prefetch, **changes)
                 reuse = "no reuse" if buffers is None else f"B={buffers}"

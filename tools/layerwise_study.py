@@ -8,6 +8,7 @@ again: delete a file to have it again.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -245,14 +246,19 @@ def done(path: Path) -> bool:
     return path.exists() and "error" not in json.loads(path.read_text(encoding="utf-8"))
 
 
+def cell_path(out: Path, cell: Cell) -> Path:
+    """Where a cell's result lies, whatever its place in the matrix."""
+    return out / "cells" / f"{hashlib.sha256(cell.name.encode()).hexdigest()[:12]}.json"
+
+
 def simulate_cells(out: Path, repeats: int, at_most: int | None) -> None:
     """Every cell that has no result yet, or the first `at_most` of them."""
     from rich.progress import track
 
     wanted = []
-    for number, cell in enumerate(simulated()):
-        path = out / "cells" / f"{number:03d}.json"
-        if not path.exists() or json.loads(path.read_text(encoding="utf-8"))["name"] != cell.name:
+    for cell in simulated():
+        path = cell_path(out, cell)
+        if not path.exists():
             wanted.append((path, cell))
     for path, cell in track(wanted[:at_most], description="simulating cells", transient=True):
         write(path, cell_row(cell, repeats))
@@ -282,7 +288,8 @@ def main(argv: list[str] | None = None) -> int:
             write(options.out / f"{name}.json", {"folder": str(target), "runs": left})
             print(f"{name}: {len(left)} of {len(runs)} runs left")
         return 0
-    cells = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((options.out / "cells").glob("*.json"))]
+    paths = [path for cell in simulated() if (path := cell_path(options.out, cell)).exists()]
+    cells = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     real = real_rows(options.out / "real")
     engine = engine_rows(options.out / "engine")
     found = summary(cells, real, engine)
