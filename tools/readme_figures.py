@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -20,10 +21,14 @@ from workspace import ROOT
 FIGURES = ROOT / "docs" / "figures"
 PACKAGES = ROOT / "docs" / "packages.toml"
 FILES = ("README.md", "README.zh-CN.md", "docs/index.md", "docs/zh.md")
+FILES += ("packages/mrv2-metadata/README.md", "docs/metadata.md")
+# These benchmarks print their own table of a recorded run.
+BENCHES = ("metadata_steps", "metadata_host")
 WORDS = {
     "en": {
         "packages": ("package", "what it proves", "today"),
         "none": "No measurement is recorded yet.",
+        "no plugin": "no plugin",
         "head": (
             "scenario",
             "requests",
@@ -37,18 +42,19 @@ WORDS = {
         "pair": "Pair {pair}, Python {python}, {cores} cores ({cpu}); {seconds} s in all; "
         "median engine step of 8 requests {ms} ms.",
         "counts": "D2H, host waits and H2D of `query_start_loc` are counted per ordinary decode step, "
-        "the output's own copy left out. `batch-upstream` is vllm-ascend as it is; every other row runs with the "
-        "plugins of this kit that register themselves (today mrv2-metadata) on.",
+        "the output's own copy left out. `batch-upstream` is vllm-ascend as it is; every other row runs with "
+        "{plugins} on.",
         "serve": "`vllm serve` + `vllm bench serve`: {done} requests completed, {failed} failed.",
     },
     "zh": {
         "packages": ("软件包", "用来证明什么", "目前状态"),
         "none": "尚无测量记录。",
+        "no plugin": "零个插件",
         "head": ("场景", "请求数", "抢占", "前缀命中", "与原生引擎相同的 token", "D2H", "主机等待", "H2D qsl"),
         "pair": "版本组合 {pair}，Python {python}，{cores} 核（{cpu}）；总计 {seconds} 秒；"
         "8 个请求的引擎步中位数 {ms} 毫秒。",
         "counts": "D2H、主机等待与 `query_start_loc` 的 H2D 均按每个普通 decode 步计，输出自身的拷贝不计入。"
-        "`batch-upstream` 为未修改的 vllm-ascend；其余各行均启用本套件已注册的插件（目前为 mrv2-metadata）。",
+        "`batch-upstream` 为未修改的 vllm-ascend；其余各行均启用 {plugins}。",
         "serve": "`vllm serve` + `vllm bench serve`：完成 {done} 个请求，失败 {failed} 个。",
     },
 }
@@ -78,7 +84,8 @@ def pair_lines(report: dict[str, Any], words: dict[str, Any]) -> list[str]:
         "",
         words["pair"].format(pair=report["pair"], **{key: host[key] for key in ("python", "cores", "cpu")}, **facts),
     ]
-    lines.append(words["counts"])
+    plugins = ", ".join(f"`{key}`" for key in report.get("plugins") or ()) or words["no plugin"]
+    lines.append(words["counts"].format(plugins=plugins))
     if report.get("serve"):
         done = {"done": figures["serve_completed"], "failed": figures["serve_failed"]}
         lines.append(words["serve"].format(**done))
@@ -101,6 +108,13 @@ def package_table(lang: str, links: bool) -> str:
         name = f"[`{row['name']}`](packages/{row['folder']}/README.md)" if links else f"`{row['name']}`"
         lines.append(f"| {name} | {row['proves'][lang]} | {row['today'][lang]} |")
     return "\n".join(lines) + "\n"
+
+
+def bench_table(name: str, recorded: Path) -> str:
+    """The table that a benchmark prints of its recorded run."""
+    read(recorded)
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--markdown", str(recorded)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -132,11 +146,13 @@ def fill(text: str, lang: str, figures: Path, links: bool = False) -> str:
         name, path = found["name"], figures / f"{found['name']}.json"
         if name == "packages":
             body = package_table(lang, links)
+        elif name in BENCHES:
+            body = bench_table(name, path)
         else:
             body = render(read(path) if path.is_file() else None, lang)
         return f"<!-- figures: {name} -->\n{body}<!-- end: {name} -->"
 
-    return re.sub(r"<!-- figures: (?P<name>[a-z-]+) -->\n.*?<!-- end: (?P=name) -->", table, text, flags=re.DOTALL)
+    return re.sub(r"<!-- figures: (?P<name>[a-z_-]+) -->\n.*?<!-- end: (?P=name) -->", table, text, flags=re.DOTALL)
 
 
 def rewritten(path: Path) -> str:
