@@ -1,5 +1,6 @@
 """The smoke as a user runs it: a planted fault is shown, and each thing that goes wrong is one clear error."""
 
+import importlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from ascend_sim import counters, models
 from ascend_sim.smoke import serve
+from ascend_sim.smoke.cpu import PLUGINS
 from ascend_sim.smoke.process import Child, ChildFailedError
 
 pytestmark = pytest.mark.engine
@@ -32,6 +34,14 @@ def load():
         return out, lse
     module.npu_fused_infer_attention_score = wrong
 """
+
+
+@pytest.mark.parametrize("distribution", PLUGINS)
+def test_each_plugin_accepts_what_the_smoke_asks_of_it(distribution: str) -> None:
+    key, value = PLUGINS[distribution]
+    config = importlib.import_module(f"{distribution.replace('-', '_')}.config")
+    assert key == config.KEY
+    config.parse(value)
 
 
 def smoke(*arguments: str, path: Path | None = None, timeout: float = 400) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ ENGINE_TIMEOUT_S = 600.0
 PLUGINS: dict[str, tuple[str, dict[str, Any]]] = {
     "mrv2-metadata": ("mrv2_metadata", {"enabled": True}),
     "kv-plan-guard": ("kv_guard_config", {"enabled": True, "action": "raise"}),
-    "layerwise-sched": ("layerwise_sched", {"timeline": True}),
+    "layerwise-sched": ("layerwise_sched", {"policy": "ready"}),
 }
 Progress = Callable[[str, str], None]  # (event, what)
 
