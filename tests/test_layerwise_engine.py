@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_layerwise_threads import NOT_HERE
 
-pytestmark = [pytest.mark.engine, NOT_HERE]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, NOT_HERE]
 
 ENGINE = Path(__file__).with_name("layerwise_engine.py")
 PAIR = os.environ.get("KIT_PAIR", "0.30.0")
