@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 SCRIPT = Path(__file__).with_name("guard_context_parallel_run.py")
 # Prefills, decodes, and steps in which one rank owns no token at all.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "_guard_scheduler.py"
 
 
