@@ -184,7 +184,7 @@ def _own_orders(sites: list[dict[str, Any]]) -> int:
 
 # The kit's other plugins by entry point, each with the variable that its configuration can be given by.
 OTHERS = {"kv_plan_guard": "VLLM_KV_PLAN_GUARD", "layerwise_sched": "VLLM_LAYERWISE_SCHED"}
-OTHERS_CONFIG = {"kv_plan_guard": {"enabled": True}, "layerwise_sched": {"timeline": True}}
+OTHERS_CONFIG = {"kv_plan_guard": {"enabled": True}, "layerwise_sched": {"policy": "ready"}}
 
 
 def enable_others() -> list[str]:
