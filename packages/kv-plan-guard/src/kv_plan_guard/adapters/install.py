@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_pairs import HookRefused, current_pair, install, load_pairs
-from vllm_pairs.contract import ast_sha256
-from vllm_pairs.errors import ContractError
-from vllm_pairs.targets import TargetProblem, resolve
+from vllm_pairs import HookRefused, current_pair, install, reliance
 
 from kv_plan_guard.adapters.contracts import RELIED_ON
 from kv_plan_guard.adapters.hooks import Hooks
@@ -28,21 +25,12 @@ def installed() -> Hooks | None:
 
 
 def _unverified(pair: Pair) -> str | None:
-    if pair.verified and pair.checks_of(PACKAGE):
-        return None
-    return f"pair {pair.id} was not verified with this package (`vllm-pairs list` shows which are)"
+    return reliance.unverified(pair, PACKAGE)
 
 
 def changed_reliance() -> str | None:
     """The first function that the hooks rely on and that is not as it was read; None: all are."""
-    for target, accepted in RELIED_ON.items():
-        try:
-            found = ast_sha256(resolve(target).function)
-        except (TargetProblem, ContractError) as problem:
-            return f"{target}: {problem}"
-        if found not in accepted:
-            return f"{target}: expected {' or '.join(accepted)}, found {found}"
-    return None
+    return reliance.changed_reliance(RELIED_ON)
 
 
 def why_not(pair: Pair, vllm_config: Any) -> str | None:
@@ -64,8 +52,7 @@ def enable(config: Config, vllm_config: Any) -> None:
     pair = current_pair()
     why = why_not(pair, vllm_config)
     if why is None:
-        pairs = tuple(row.id for row in load_pairs().pairs if row.checks_of(PACKAGE))
-        shared = _hooks if _hooks is not None else Hooks(pair.id, pairs)
+        shared = _hooks if _hooks is not None else Hooks(pair.id, reliance.verified_with(PACKAGE))
         try:
             install(shared.hooks())
         except HookRefused as refused:

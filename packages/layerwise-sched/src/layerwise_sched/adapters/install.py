@@ -6,11 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from vllm_pairs import Hook, HookRefused, current_pair, install, load_pairs
-from vllm_pairs.contract import ast_sha256
-from vllm_pairs.errors import ContractError
+from vllm_pairs import Hook, HookRefused, current_pair, install, reliance
 from vllm_pairs.settings import from_environment, object_setting
-from vllm_pairs.targets import TargetProblem, resolve
 
 from layerwise_sched.adapters.contracts import GVA_RECEIVER, KEY_RECEIVER, OPTIONAL, RELIED_ON, WORKER, WRAPPED
 from layerwise_sched.adapters.hooks import Hooks
@@ -78,26 +75,11 @@ def hooks_of(shared: Hooks, pairs: tuple[str, ...] = ()) -> list[Hook]:
 
 def changed_reliance() -> str | None:
     """The first function that a hook depends on, wraps nothing of, and that is not as it was read; None: all are."""
-    for target, accepted in {**RELIED_ON, **OPTIONAL}.items():
-        try:
-            found = ast_sha256(resolve(target).function)
-        except (TargetProblem, ContractError) as problem:
-            if target in OPTIONAL and getattr(problem, "difference", None) == "missing":
-                continue
-            return f"{target}: {problem}"
-        if found not in accepted:
-            return f"{target}: expected {' or '.join(accepted)}, found {found}"
-    return None
-
-
-def _verified_with() -> tuple[str, ...]:
-    return tuple(pair.id for pair in load_pairs().pairs if pair.checks_of(PACKAGE))
+    return reliance.changed_reliance(RELIED_ON, OPTIONAL)
 
 
 def _unverified(pair: Pair) -> str | None:
-    if pair.verified and pair.checks_of(PACKAGE):
-        return None
-    return f"pair {pair.id} was not verified with this package (`vllm-pairs list` shows which are)"
+    return reliance.unverified(pair, PACKAGE)
 
 
 def _why_not(pair: Pair) -> str | None:
@@ -112,7 +94,7 @@ def put_in() -> Hooks:
     global _hooks
     pair = current_pair()
     shared = _hooks if _hooks is not None else Hooks(config_of, {"pair": pair.id})
-    install(hooks_of(shared, _verified_with()))
+    install(hooks_of(shared, reliance.verified_with(PACKAGE)))
     _hooks = shared
     return shared
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from vllm_pairs import Hook, HookRefused, current_pair, install
-from vllm_pairs.contract import ast_sha256
-from vllm_pairs.errors import ContractError
-from vllm_pairs.targets import TargetProblem, resolve
+from vllm_pairs import Hook, HookRefused, current_pair, install, reliance
 
 from mrv2_metadata.adapters.contracts import BUILDER, OUTPUT, RELIED_ON, RUNNER, WRAPPED
 from mrv2_metadata.adapters.facts import runner_facts
@@ -61,26 +58,11 @@ def hooks_of(shared: Metadata, verify: bool, pairs: tuple[str, ...]) -> list[Hoo
 
 def changed_reliance() -> str | None:
     """The first function that a hook depends on, wraps nothing of, and that is not as it was read; None: all are."""
-    for target, accepted in RELIED_ON.items():
-        try:
-            found = ast_sha256(resolve(target).function)
-        except (TargetProblem, ContractError) as problem:
-            return f"{target}: {problem}"
-        if found not in accepted:
-            return f"{target}: expected {' or '.join(accepted)}, found {found}"
-    return None
-
-
-def _verified_with() -> tuple[str, ...]:
-    from vllm_pairs import load_pairs
-
-    return tuple(pair.id for pair in load_pairs().pairs if pair.checks_of(PACKAGE))
+    return reliance.changed_reliance(RELIED_ON)
 
 
 def _unverified(pair: Pair) -> str | None:
-    if pair.verified and pair.checks_of(PACKAGE):
-        return None
-    return f"pair {pair.id} was not verified with this package (`vllm-pairs list` shows which are)"
+    return reliance.unverified(pair, PACKAGE)
 
 
 def _why_not(pair: Pair) -> str | None:
@@ -115,7 +97,7 @@ def enable(config: Config, vllm_config: Any) -> bool:
     if why is None:
         shared = _metadata if _metadata is not None else Metadata()
         try:
-            shared.installed.append(install(hooks_of(shared, config.verify != "off", _verified_with())))
+            shared.installed.append(install(hooks_of(shared, config.verify != "off", reliance.verified_with(PACKAGE))))
         except HookRefused as refused:
             why = str(refused)
         else:
