@@ -114,6 +114,30 @@ def test_output_role_comes_from_the_file_of_the_output_copy():
     assert user(helper_elsewhere).role == "step"
 
 
+def test_a_stand_in_that_hides_itself_leaves_the_copy_to_the_output_and_its_own_copy_to_itself():
+    source = """
+class Snapshot:
+    def issue(self):
+        return call_site(1)
+class Riding:
+    def to(self):
+        {hidden}
+        return call_site(1), Snapshot().issue()
+"""
+    output = compiled(
+        "/x/site-packages/vllm/v1/worker/gpu/async_utils.py",
+        "def async_copy_to_np(x): return x.to()",
+        "async_copy_to_np",
+    )
+    made = compiled("/x/site-packages/vllm/v1/worker/gpu/async_utils.py", "def init(f, x): return f(x)", "init")
+    roles = {}
+    for hidden in ("__tracebackhide__ = True", "pass"):
+        riding = compiled("/x/site-packages/guard/gate.py", source.format(hidden=hidden), "Riding")
+        roles[hidden] = [str(site).rpartition(":")[2] + " " + site.role for site in made(output, riding())]
+    assert roles["__tracebackhide__ = True"] == ["init output", "Snapshot.issue step"]
+    assert roles["pass"] == ["Riding.to step", "Snapshot.issue step"], "the check can fail"
+
+
 def test_old_steps_go_but_the_sums_stay(monkeypatch):
     for _ in range(counters.KEPT_STEPS + 10):
         counters.begin_step(1, 1, True)

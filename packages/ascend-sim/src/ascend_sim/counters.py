@@ -1,7 +1,7 @@
 """Counts of host/device traffic by call site and by engine step; needs no torch.
 
-A *site* is the first frame outside torch and outside the simulator. A step's counts stay open until the next step
-begins, because the output of a step is read after the step itself has ended.
+A *site* is the first frame outside torch and outside the simulator that is no upload helper and does not hide itself.
+A step's counts stay open until the next step begins, because the output of a step is read after the step has ended.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _OUTPUT_FILES = ("vllm/v1/worker/gpu/async_utils.py",)
 # Thin helpers that every upload or output copy goes through: their caller is the site worth naming.
 _HELPERS = frozenset({"async_copy_to_np", "async_tensor_h2d", "async_copy_to_gpu", "np_to_pinned_tensor"})
 _HELPER_QUALNAMES = frozenset({"UvaBufferPool.copy_to_gpu"})
+# pytest's name for a frame that stands for its caller: a stand-in for a tensor that passes `.to()` on is no site.
+_HIDDEN = "__tracebackhide__"
 
 
 class Site(NamedTuple):
@@ -95,7 +97,7 @@ def _relative(filename: str) -> str:
 def _classify(code: CodeType) -> tuple[CodeType, int, str]:
     filename, relative = code.co_filename, _relative(code.co_filename)
     own = filename.startswith(_RUNTIME_DIR) or filename == __file__
-    helper = code.co_name in _HELPERS or code.co_qualname in _HELPER_QUALNAMES
+    helper = code.co_name in _HELPERS or code.co_qualname in _HELPER_QUALNAMES or _HIDDEN in code.co_varnames
     if own or helper or relative.startswith("torch/"):
         kind = _SKIP
     elif filename.startswith(_PACKAGE_DIR) or relative.startswith("triton/"):

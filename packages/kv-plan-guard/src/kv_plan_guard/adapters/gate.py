@@ -29,6 +29,7 @@ class Riding:
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """The tensor's own copy, and once the snapshot's."""
+        __tracebackhide__ = True  # the first copy is the output's, also for who counts copies by call site
         copied = self._tensor.to(*args, **kwargs)
         if not self._snapshot.issued:
             self._snapshot.issue()
