@@ -1,17 +1,19 @@
 """What exactly is wrong with a plan: every invariant of the vocabulary, one after the other.
 
 Runs only on plans that the quick comparison did not call clean, and on the kinds of plans that it does not know (draft,
-rank-local, cross attention). Rows and slots of one group are judged in `diagnose_table` and `diagnose_slots`.
+rank-local, cross attention). Lengths, rows and slots of one group are judged in `diagnose_lengths`, `diagnose_table`
+and `diagnose_slots`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kv_plan_guard import rules
+from kv_plan_guard.diagnose_lengths import judge_lengths, judge_local_lengths
 from kv_plan_guard.diagnose_slots import judge_slots, judge_state
 from kv_plan_guard.diagnose_table import judge_table
 from kv_plan_guard.findings import Findings
@@ -41,8 +43,8 @@ def diagnose(plan: PlanFacts, mirror: Mirror, layout: Layout, tail: bool) -> tup
     if not cross:
         _positions(plan, lines, layout, found)
         lines.settle_start(plan, found)
-    _lengths(plan, lines, mirror, found)
-    _local_lengths(plan, lines, mirror, found)
+    judge_lengths(plan, lines, mirror, found)
+    judge_local_lengths(plan, lines, mirror, found)
     judge_table(plan, lines, mirror, found, tail)
     judge_slots(plan, lines, mirror, layout, found)
     judge_state(plan, lines, mirror, found)
@@ -253,66 +255,3 @@ def _positions(plan: PlanFacts, lines: Lines, layout: Layout, found: Findings) -
             batch_wide=True,
             count=int((row[wrong] == at).sum()),
         )
-
-
-def _lengths(plan: PlanFacts, lines: Lines, mirror: Mirror, found: Findings) -> None:
-    size = len(lines.slots)
-    padded = size if plan.num_reqs is None else plan.num_reqs
-    if mirror.groups[plan.group].layout.kind == "cross":
-        low = high = mirror.encoder[lines.slots]
-        why = "tokens that the encoder produced for this request"
-    else:
-        low, high = lines.start + lines.counts, lines.high + lines.counts
-        if lines.fixed:
-            high = low
-        why = ""
-    if lines.empty:
-        low = high = np.zeros(size, np.int64)
-    device = plan.seq_lens
-    if plan.draft:
-        device = None  # a drafter's lengths follow its own schedule
-    if device is not None and len(device) >= size:
-        wrong = np.flatnonzero((device[:size] < low) | (device[:size] > high))
-        for row in wrong.tolist():
-            found.add(Code.LEN, "seq_lens", int(low[row]), int(device[row]), row=row, why=why)
-    host = plan.seq_lens_host
-    if host is not None and len(host) >= size and not plan.draft:
-        true = low if device is None or len(device) < size else np.clip(device[:size].astype(np.int64), low, high)
-        slack = np.zeros(size, np.int64) if plan.host_exact else _in_flight(mirror, lines)
-        for row in np.flatnonzero((host[:size] < true) | (host[:size] > true + slack)).tolist():
-            code = Code.LEN if device is None else Code.LEN_HOST_DEV
-            reason = "declared exact" if plan.host_exact else f"may run ahead by {int(slack[row])}"
-            found.add(code, "seq_lens_host", int(true[row]), int(host[row]), row=row, why=reason)
-    for what in ("seq_lens", "seq_lens_host"):
-        part = getattr(plan, what)
-        if part is not None:
-            for at in np.flatnonzero(part[size:padded]).tolist():
-                found.add(Code.PAD, what, 0, int(part[size + at]), why="a padded row has a length", column=size + at)
-
-
-def _in_flight(mirror: Mirror, lines: Lines) -> I64:
-    """Drafts per row that a host length may count although they can still be rejected."""
-    drafts = np.zeros(len(mirror.names), np.int64)
-    for record in list(mirror.records):
-        if record.drafts is not None:
-            alive = mirror.life[record.slots] == record.lives
-            drafts[record.slots[alive]] += record.drafts[alive]
-    return drafts[lines.slots]
-
-
-def _local_lengths(plan: PlanFacts, lines: Lines, mirror: Mirror, found: Findings) -> None:
-    part = plan.local_seq_lens
-    if part is None:
-        return
-    size = len(lines.slots)
-    layout = mirror.groups[plan.group].layout
-    ends = lines.start + lines.counts
-    if layout.shards > 1:
-        expected = rules.local_length(ends, layout.shards, layout.shard_rank, layout.interleave)
-        found.compare(Code.LEN, "local_seq_lens", expected, part[:size].astype(np.int64), "this rank's part")
-    elif (part[:size] < 0).any():
-        row = int(np.flatnonzero(part[:size] < 0)[0])
-        found.add(Code.LEN, "local_seq_lens", 0, int(part[row]), row=row, why="negative")
-    for at in np.flatnonzero(part[size:]).tolist():
-        actual: Any = int(part[size + at])
-        found.add(Code.PAD, "local_seq_lens", 0, actual, why="a padded row has a length", column=size + at)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kv_plan_guard import config as config_module
 from kv_plan_guard import layout as layout_module
-from kv_plan_guard import report, serial, state
+from kv_plan_guard import report, serial, state, values
 from kv_plan_guard.errors import GuardError, ReplayError
 from kv_plan_guard.guard import Guard
 from kv_plan_guard.journal import FORMAT, VERSION
@@ -99,14 +99,14 @@ def _run(document: dict[str, Any]) -> Replayed:
     guard = Guard(config, layout)
     state.restore(document["state"], guard.mirror, guard.transfers)
     groups = len(layout.groups)
-    facts = serial.items("facts", document["facts"])
+    facts = values.items("facts", document["facts"])
     if len(facts) > MAX_FACTS:
         raise ReplayError(f"{len(facts)} facts; a replay file has at most {MAX_FACTS}")
     found: tuple[Violation, ...] = ()
     for entry in facts:
-        parts = serial.items("fact", entry)
+        parts = values.items("fact", entry)
         if len(parts) != 2 or parts[0] not in ("observe", "settle"):
-            raise serial.refuse("fact", "observe or settle with its values", entry)
+            raise values.refuse("fact", "observe or settle with its values", entry)
         if parts[0] == "observe":
             found = guard.observe(serial.step_from_json(parts[1], groups)).violations
         else:
@@ -115,7 +115,7 @@ def _run(document: dict[str, Any]) -> Replayed:
     if document["plan"] is not None:
         plan = serial.plan_from_json(document["plan"], groups)
         found = guard.audit(plan).violations
-    recorded = tuple(_recorded(entry) for entry in serial.items("violations", document["violations"]))
+    recorded = tuple(_recorded(entry) for entry in values.items("violations", document["violations"]))
     text = guard.report(found, plan) if found else "nothing found"
     return Replayed(found, recorded, text)
 
@@ -123,20 +123,20 @@ def _run(document: dict[str, Any]) -> Replayed:
 def _bound(layout: layout_module.Layout) -> None:
     """A layout of a size that cannot be used to ask for memory."""
     for number, group in enumerate(layout.groups):
-        if group.pool_blocks > serial.MAX_POOL or group.block_size > 1 << 20 or group.ratio > 4096:
+        if group.pool_blocks > values.MAX_POOL or group.block_size > 1 << 20 or group.ratio > 4096:
             raise ReplayError(
                 f"group {number} is too large for a replay: {group.pool_blocks} blocks, {group.block_size} tokens each"
             )
         for name in ("window", "shards", "interleave", "state_blocks", "row_width", "kernel_pool_blocks"):
             value = getattr(group, name)
             if value is not None:
-                serial.whole(f"group {number}.{name}", value, 0, serial.MAX_LENGTH)
+                values.whole(f"group {number}.{name}", value, 0, values.MAX_LENGTH)
     for name in ("pcp_size", "steps_in_flight", "num_speculative_tokens", "tokens_per_write"):
-        serial.whole(f"layout.{name}", getattr(layout, name), 0, 1 << 16)
+        values.whole(f"layout.{name}", getattr(layout, name), 0, 1 << 16)
 
 
 def _recorded(value: object) -> str:
-    plain = serial.table("violation", value)
+    plain = values.table("violation", value)
     known = {name: plain[name] for name in Violation.__slots__ if name in plain}
     from kv_plan_guard.violation import Code
 

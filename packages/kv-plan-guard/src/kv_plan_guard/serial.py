@@ -1,8 +1,4 @@
-"""Facts as plain JSON data and back. Reading trusts nothing: every value has a type and a bound.
-
-The bounds keep a hostile file from asking for much memory: what a file can make the guard allocate is proportional to
-the file's own size and to `MAX_POOL`.
-"""
+"""Facts as plain JSON data and back; what is read is checked value by value (`values`)."""
 
 from __future__ import annotations
 
@@ -12,16 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kv_plan_guard import facts as f
-from kv_plan_guard.errors import ReplayError
+from kv_plan_guard import values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-MAX_TOKENS: Final = 1 << 22  # one request, and one step
-MAX_LENGTH: Final = 1 << 27  # positions and lengths
-MAX_POOL: Final = 1 << 22  # blocks of a group
-MAX_ID: Final = (1 << 31) - 1
-MAX_LIST: Final = 1 << 24
 _ARRAYS: Final = (
     "query_start_loc",
     "block_table",
@@ -120,223 +111,158 @@ def plan_to_json(plan: f.PlanFacts) -> dict[str, Any]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def refuse(what: str, wanted: str, got: object) -> ReplayError:
-    """The error for one bad value; the value is shown in at most 60 characters."""
-    shown = repr(got)
-    return ReplayError(f"{what} must be {wanted}, got {shown if len(shown) <= 60 else shown[:57] + '...'}")
-
-
-def whole(what: str, value: object, low: int = 0, high: int = MAX_LENGTH) -> int:
-    """A whole number within bounds."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise refuse(what, f"a whole number from {low} to {high}", value)
-    return value
-
-
-def text(what: str, value: object) -> str:
-    """A text of at most 4096 characters."""
-    if not isinstance(value, str) or len(value) > 4096:
-        raise refuse(what, "a text of at most 4096 characters", value)
-    return value
-
-
-def items(what: str, value: object) -> list[Any]:
-    """A list of bounded length."""
-    if not isinstance(value, list) or len(value) > MAX_LIST:
-        raise refuse(what, f"a list of at most {MAX_LIST} values", value)
-    return value
-
-
-def table(what: str, value: object) -> dict[str, Any]:
-    """An object."""
-    if not isinstance(value, dict):
-        raise refuse(what, "an object", value)
-    return value
-
-
-def numbers(what: str, value: object, low: int = -1, high: int = MAX_ID) -> list[int]:
-    """A list of whole numbers within bounds."""
-    found = items(what, value)
-    for number in found:
-        whole(what, number, low, high)
-    return found
-
-
-def ids(what: str, value: object) -> list[int]:
-    """Block ids; the guard itself judges those that are out of range."""
-    return numbers(what, value, -(1 << 31), MAX_ID)
-
-
-def names(what: str, value: object) -> list[str]:
-    """A list of texts."""
-    return [text(what, name) for name in items(what, value)]
-
-
 def _rows(what: str, value: object, groups: int) -> list[list[int]]:
-    rows = items(what, value)
+    rows = values.items(what, value)
     if len(rows) != groups:
-        raise refuse(what, f"one list for each of {groups} groups", value)
-    return [ids(what, row) for row in rows]
-
-
-def _maybe(read: Callable[[str, object], Any], what: str, value: object) -> Any:
-    return None if value is None else read(what, value)
+        raise values.refuse(what, f"one list for each of {groups} groups", value)
+    return [values.ids(what, row) for row in rows]
 
 
 def step_from_json(value: object, groups: int) -> f.StepFacts:
     """Read what `step_to_json` wrote; ReplayError names what is not as it must be."""
-    plain = table("step facts", value)
-    cached = table("cached", plain["cached"])
+    plain = values.table("step facts", value)
+    cached = values.table("cached", plain["cached"])
     scheduled = {
-        text("request", n): whole("tokens", v, 0, MAX_TOKENS) for n, v in _pairs(plain["num_scheduled_tokens"])
+        values.text("request", n): values.whole("tokens", v, 0, values.MAX_TOKENS)
+        for n, v in _pairs(plain["num_scheduled_tokens"])
     }
-    if sum(scheduled.values()) > MAX_TOKENS:
-        raise refuse("num_scheduled_tokens", f"at most {MAX_TOKENS} in all", sum(scheduled.values()))
+    if sum(scheduled.values()) > values.MAX_TOKENS:
+        raise values.refuse("num_scheduled_tokens", f"at most {values.MAX_TOKENS} in all", sum(scheduled.values()))
     return f.StepFacts(
-        step=whole("step", plain["step"], 0, 1 << 60),
+        step=values.whole("step", plain["step"], 0, 1 << 60),
         num_scheduled_tokens=scheduled,
-        new=[_new(request, groups) for request in items("new", plain["new"])],
+        new=[_new(request, groups) for request in values.items("new", plain["new"])],
         cached=f.CachedRequests(
-            names("cached.req_ids", cached["req_ids"]),
+            values.names("cached.req_ids", cached["req_ids"]),
             [
                 None if rows is None else _rows("new_block_ids", rows, groups)
-                for rows in items("new_block_ids", cached["new_block_ids"])
+                for rows in values.items("new_block_ids", cached["new_block_ids"])
             ],
-            numbers("num_computed_tokens", cached["num_computed_tokens"], 0, MAX_LENGTH),
-            frozenset(names("resumed", cached["resumed"])),
+            values.numbers("num_computed_tokens", cached["num_computed_tokens"], 0, values.MAX_LENGTH),
+            frozenset(values.names("resumed", cached["resumed"])),
         ),
-        finished=frozenset(names("finished", plain["finished"])),
-        preempted=frozenset(names("preempted", plain["preempted"])),
-        spec_tokens={text("request", n): ids("spec_tokens", v) for n, v in _pairs(plain["spec_tokens"])},
+        finished=frozenset(values.names("finished", plain["finished"])),
+        preempted=frozenset(values.names("preempted", plain["preempted"])),
+        spec_tokens={values.text("request", n): values.ids("spec_tokens", v) for n, v in _pairs(plain["spec_tokens"])},
         encoder_tokens={
-            text("request", n): whole("encoder_tokens", v, 0, MAX_TOKENS) for n, v in _pairs(plain["encoder_tokens"])
+            values.text("request", n): values.whole("encoder_tokens", v, 0, values.MAX_TOKENS)
+            for n, v in _pairs(plain["encoder_tokens"])
         },
-        num_common_prefix_blocks=numbers("num_common_prefix_blocks", plain["num_common_prefix_blocks"], 0),
+        num_common_prefix_blocks=values.numbers("num_common_prefix_blocks", plain["num_common_prefix_blocks"], 0),
         block_replacements={
-            text("request", n): _rows("block_replacements", v, groups) for n, v in _pairs(plain["block_replacements"])
+            values.text("request", n): _rows("block_replacements", v, groups)
+            for n, v in _pairs(plain["block_replacements"])
         },
         connector=None if plain["connector"] is None else _connector(plain["connector"], groups),
-        settled=None if plain["settled"] is None else whole("settled", plain["settled"], -(1 << 60), 1 << 60),
+        settled=None if plain["settled"] is None else values.whole("settled", plain["settled"], -(1 << 60), 1 << 60),
     )
 
 
 def _pairs(value: object) -> list[tuple[str, Any]]:
-    return list(table("a map by request", value).items())
+    return list(values.table("a map by request", value).items())
 
 
 def _new(value: object, groups: int) -> f.NewRequest:
-    parts = items("new request", value)
+    parts = values.items("new request", value)
     if len(parts) != 5:
-        raise refuse("new request", "five values", value)
-    known = None if parts[3] is None else whole("known tokens", parts[3])
+        raise values.refuse("new request", "five values", value)
+    known = None if parts[3] is None else values.whole("known tokens", parts[3])
     return f.NewRequest(
-        text("request", parts[0]),
+        values.text("request", parts[0]),
         _rows("block_ids", parts[1], groups),
-        whole("num_computed_tokens", parts[2]),
+        values.whole("num_computed_tokens", parts[2]),
         known,
-        whole("encoder tokens", parts[4], 0, MAX_TOKENS),
+        values.whole("encoder tokens", parts[4], 0, values.MAX_TOKENS),
     )
 
 
 def _connector(value: object, groups: int) -> f.ConnectorFacts:
-    plain = table("connector", value)
+    plain = values.table("connector", value)
 
     def keyed(name: str, read: Callable[[str, object], Any]) -> dict[tuple[str, int], Any]:
         found = {}
-        for entry in items(name, plain[name]):
-            parts = items(name, entry)
+        for entry in values.items(name, plain[name]):
+            parts = values.items(name, entry)
             if len(parts) != 3:
-                raise refuse(name, "entries of request, group and value", entry)
-            found[text("request", parts[0]), whole("group", parts[1], 0, groups - 1)] = read(name, parts[2])
+                raise values.refuse(name, "entries of request, group and value", entry)
+            found[values.text("request", parts[0]), values.whole("group", parts[1], 0, groups - 1)] = read(
+                name, parts[2]
+            )
         return found
 
     return f.ConnectorFacts(
-        text("connector", plain["name"]),
-        [transfer_from_json(transfer, groups) for transfer in items("started", plain["started"])],
-        frozenset(names("finished", plain["finished"])),
-        keyed("tables", ids),
-        keyed("token_counts", whole),
-        {text("request", n): _rows("waiting", v, groups) for n, v in _pairs(plain["waiting"])},
+        values.text("connector", plain["name"]),
+        [transfer_from_json(transfer, groups) for transfer in values.items("started", plain["started"])],
+        frozenset(values.names("finished", plain["finished"])),
+        keyed("tables", values.ids),
+        keyed("token_counts", values.whole),
+        {values.text("request", n): _rows("waiting", v, groups) for n, v in _pairs(plain["waiting"])},
     )
 
 
 def transfer_from_json(value: object, groups: int) -> f.Transfer:
     """Read what `transfer_to_json` wrote."""
-    plain = table("transfer", value)
+    plain = values.table("transfer", value)
     if plain["kind"] not in ("load", "store"):
-        raise refuse("transfer.kind", "load or store", plain["kind"])
+        raise values.refuse("transfer.kind", "load or store", plain["kind"])
     return f.Transfer(
-        job=text("job", plain["job"]),
-        req_id=text("request", plain["req_id"]),
-        group=whole("group", plain["group"], 0, groups - 1),
+        job=values.text("job", plain["job"]),
+        req_id=values.text("request", plain["req_id"]),
+        group=values.whole("group", plain["group"], 0, groups - 1),
         kind=plain["kind"],
-        block_ids=ids("block_ids", plain["block_ids"]),
-        first_block=_maybe(whole, "first_block", plain["first_block"]),
-        first_token=_maybe(whole, "first_token", plain["first_token"]),
-        num_tokens=None if plain["num_tokens"] is None else whole("num_tokens", plain["num_tokens"], 0, MAX_TOKENS),
-        source_blocks=_maybe(ids, "source_blocks", plain["source_blocks"]),
-        computed_before=_maybe(whole, "computed_before", plain["computed_before"]),
-        slots=_maybe(_wide, "slots", plain["slots"]),
-        logical_rows=_maybe(_wide, "logical_rows", plain["logical_rows"]),
-        local_rows=_maybe(_wide, "local_rows", plain["local_rows"]),
-        pool_rows=_maybe(whole, "pool_rows", plain["pool_rows"]),
+        block_ids=values.ids("block_ids", plain["block_ids"]),
+        first_block=values.maybe(values.whole, "first_block", plain["first_block"]),
+        first_token=values.maybe(values.whole, "first_token", plain["first_token"]),
+        num_tokens=None
+        if plain["num_tokens"] is None
+        else values.whole("num_tokens", plain["num_tokens"], 0, values.MAX_TOKENS),
+        source_blocks=values.maybe(values.ids, "source_blocks", plain["source_blocks"]),
+        computed_before=values.maybe(values.whole, "computed_before", plain["computed_before"]),
+        slots=values.maybe(_wide, "slots", plain["slots"]),
+        logical_rows=values.maybe(_wide, "logical_rows", plain["logical_rows"]),
+        local_rows=values.maybe(_wide, "local_rows", plain["local_rows"]),
+        pool_rows=values.maybe(values.whole, "pool_rows", plain["pool_rows"]),
     )
 
 
 def _wide(what: str, value: object) -> list[int]:
-    return numbers(what, value, -(1 << 60), 1 << 60)
+    return values.numbers(what, value, -(1 << 60), 1 << 60)
 
 
 def output_from_json(value: object) -> f.OutputFacts:
     """Read what `output_to_json` wrote."""
-    plain = table("output facts", value)
-    req_ids = names("req_ids", plain["req_ids"])
-    sampled = numbers("num_sampled", plain["num_sampled"], 0, MAX_TOKENS)
+    plain = values.table("output facts", value)
+    req_ids = values.names("req_ids", plain["req_ids"])
+    sampled = values.numbers("num_sampled", plain["num_sampled"], 0, values.MAX_TOKENS)
     rejected = None
     if plain["num_rejected"] is not None:
-        rejected = numbers("num_rejected", plain["num_rejected"], 0, MAX_TOKENS)
+        rejected = values.numbers("num_rejected", plain["num_rejected"], 0, values.MAX_TOKENS)
     if len(sampled) != len(req_ids) or (rejected is not None and len(rejected) != len(req_ids)):
-        raise refuse("num_sampled", "one value for each request", len(sampled))
-    return f.OutputFacts(whole("step", plain["step"], 0, 1 << 60), req_ids, sampled, rejected)
+        raise values.refuse("num_sampled", "one value for each request", len(sampled))
+    return f.OutputFacts(values.whole("step", plain["step"], 0, 1 << 60), req_ids, sampled, rejected)
 
 
 def plan_from_json(value: object, groups: int) -> f.PlanFacts:
     """Read what `plan_to_json` wrote."""
-    plain = table("plan", value)
-    arrays: dict[str, Any] = {name: None if plain[name] is None else _array(name, plain[name]) for name in _ARRAYS}
+    plain = values.table("plan", value)
+    arrays: dict[str, Any] = {
+        name: None if plain[name] is None else values.array(name, plain[name]) for name in _ARRAYS
+    }
     flags: dict[str, Any] = {}
     for name in ("host_exact", "local", "draft"):
         if not isinstance(plain[name], bool):
-            raise refuse(name, "true or false", plain[name])
+            raise values.refuse(name, "true or false", plain[name])
         flags[name] = plain[name]
     counts: dict[str, Any] = {
-        name: _maybe(whole, name, plain[name]) for name in ("num_tokens", "num_reqs", "slot_capacity", "num_slots")
+        name: values.maybe(values.whole, name, plain[name])
+        for name in ("num_tokens", "num_reqs", "slot_capacity", "num_slots")
     }
     return f.PlanFacts(
-        step=whole("plan.step", plain["step"], 0, 1 << 60),
-        group=whole("plan.group", plain["group"], 0, groups - 1),
-        req_ids=names("plan.req_ids", plain["req_ids"]),
-        num_common_prefix_blocks=whole("num_common_prefix_blocks", plain["num_common_prefix_blocks"]),
+        step=values.whole("plan.step", plain["step"], 0, 1 << 60),
+        group=values.whole("plan.group", plain["group"], 0, groups - 1),
+        req_ids=values.names("plan.req_ids", plain["req_ids"]),
+        num_common_prefix_blocks=values.whole("num_common_prefix_blocks", plain["num_common_prefix_blocks"]),
         **arrays,
         **counts,
         **flags,
     )
-
-
-def _array(name: str, value: object) -> Any:
-    plain = table(name, value)
-    if plain["dtype"] not in ("int32", "int64"):
-        raise refuse(f"{name}.dtype", "int32 or int64", plain["dtype"])
-    bound = 1 << (31 if plain["dtype"] == "int32" else 63)
-    data = numbers(f"{name}.data", plain["data"], -bound, bound - 1)
-    shape = numbers(f"{name}.shape", plain["shape"], 0, MAX_LIST)
-    if len(shape) != (2 if name == "block_table" else 1) or _product(shape) != len(data):
-        raise refuse(f"{name}.shape", f"the shape of {len(data)} values", shape)
-    return np.array(data, plain["dtype"]).reshape(shape)
-
-
-def _product(shape: Sequence[int]) -> int:
-    size = 1
-    for side in shape:
-        size *= side
-    return size

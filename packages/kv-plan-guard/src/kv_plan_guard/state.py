@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kv_plan_guard import serial
+from kv_plan_guard import serial, values
 from kv_plan_guard.blocks import Event
 from kv_plan_guard.requests import NUMBERS, Limbo, StepRecord
 from kv_plan_guard.transfers import OpenTransfer, Transfers
@@ -143,65 +143,65 @@ def _record_to_json(record: StepRecord) -> dict[str, Any]:
 
 def restore(value: object, mirror: Mirror, transfers: Transfers) -> None:
     """Fill a fresh mirror with what `to_json` wrote; ReplayError for anything that does not fit."""
-    plain = serial.table("state", value)
+    plain = values.table("state", value)
     groups = len(mirror.groups)
-    requests = serial.items("requests", plain["requests"])
+    requests = values.items("requests", plain["requests"])
     mirror.resize(max(16, len(requests)))
     for entry in requests:
-        _restore_request(serial.items("request", entry), mirror)
+        _restore_request(values.items("request", entry), mirror)
     if not isinstance(plain["speculates"], bool):
-        raise serial.refuse("speculates", "true or false", plain["speculates"])
+        raise values.refuse("speculates", "true or false", plain["speculates"])
     mirror.speculates = plain["speculates"]
-    for name, known in serial.table("preempted", plain["preempted"]).items():
-        mirror.preempted[serial.text("request", name)] = serial.whole("known", known, -(1 << 62), 1 << 62)
-    mirror.num_lives = serial.whole("lives", plain["lives"], 0, 1 << 60)
+    for name, known in values.table("preempted", plain["preempted"]).items():
+        mirror.preempted[values.text("request", name)] = values.whole("known", known, -(1 << 62), 1 << 62)
+    mirror.num_lives = values.whole("lives", plain["lives"], 0, 1 << 60)
     slots = {int(mirror.life[slot]): slot for slot in mirror.index.values()}
-    for record in serial.items("records", plain["records"]):
+    for record in values.items("records", plain["records"]):
         mirror.records.append(_record_from_json(record, slots, groups))
     mirror.current = mirror.records[-1] if mirror.records else None
-    for gone in serial.items("limbo", plain["limbo"]):
+    for gone in values.items("limbo", plain["limbo"]):
         name, life, last, rows = _exactly(4, gone)
-        lines = [np.array(serial.ids("limbo row", row), np.int32) for row in serial.items("limbo rows", rows)]
+        lines = [np.array(values.ids("limbo row", row), np.int32) for row in values.items("limbo rows", rows)]
         if len(lines) != groups:
-            raise serial.refuse("limbo rows", f"{groups} lists", len(lines))
+            raise values.refuse("limbo rows", f"{groups} lists", len(lines))
         mirror.limbo.append(
-            Limbo(serial.text("request", name), _life(life), serial.whole("step", last, 0, 1 << 60), lines)
+            Limbo(values.text("request", name), _life(life), values.whole("step", last, 0, 1 << 60), lines)
         )
-    for entry in serial.items("open", plain["open"]):
+    for entry in values.items("open", plain["open"]):
         transfer, life, step = _exactly(3, entry)
         read = serial.transfer_from_json(transfer, groups)
-        number = serial.whole("step", step, 0, 1 << 60)
+        number = values.whole("step", step, 0, 1 << 60)
         transfers.open[read.job] = OpenTransfer(read, _life(life), number, frozenset(read.block_ids))
-    pools = serial.items("pools", plain["pools"])
+    pools = values.items("pools", plain["pools"])
     if len(pools) != groups:
-        raise serial.refuse("pools", f"{groups} entries", len(pools))
+        raise values.refuse("pools", f"{groups} entries", len(pools))
     for pool, group in zip(pools, mirror.groups, strict=True):
-        _restore_pool(serial.table("pool", pool), group)
+        _restore_pool(values.table("pool", pool), group)
 
 
 def _exactly(size: int, value: object) -> list[Any]:
-    parts = serial.items("entry", value)
+    parts = values.items("entry", value)
     if len(parts) != size:
-        raise serial.refuse("entry", f"{size} values", value)
+        raise values.refuse("entry", f"{size} values", value)
     return parts
 
 
 def _life(value: object) -> int:
-    return serial.whole("life", value, 0, 1 << 60)
+    return values.whole("life", value, 0, 1 << 60)
 
 
 def _restore_request(entry: list[Any], mirror: Mirror) -> None:
     name, numbers, exact, rows = _exactly(4, entry)
-    name = serial.text("request", name)
-    values = serial.numbers("request's numbers", numbers, -(1 << 62), 1 << 62)
-    lines = serial.items("request's rows", rows)
-    if len(values) != len(NUMBERS) or len(lines) != len(mirror.groups) or name in mirror.index:
-        raise serial.refuse("request", f"{len(NUMBERS)} numbers and {len(mirror.groups)} rows, once", name)
-    by_name = dict(zip(NUMBERS, values, strict=True))
+    name = values.text("request", name)
+    found = values.numbers("request's numbers", numbers, -(1 << 62), 1 << 62)
+    lines = values.items("request's rows", rows)
+    if len(found) != len(NUMBERS) or len(lines) != len(mirror.groups) or name in mirror.index:
+        raise values.refuse("request", f"{len(NUMBERS)} numbers and {len(mirror.groups)} rows, once", name)
+    by_name = dict(zip(NUMBERS, found, strict=True))
     for key in ("scheduled", "low", "high", "end", "frontier", "encoder", "drafts", "kept"):
-        serial.whole(key, by_name[key], -serial.MAX_LENGTH, serial.MAX_LENGTH)
+        values.whole(key, by_name[key], -values.MAX_LENGTH, values.MAX_LENGTH)
     for key in ("scheduled", "encoder"):
-        serial.whole(key, by_name[key], 0, serial.MAX_TOKENS)
+        values.whole(key, by_name[key], 0, values.MAX_TOKENS)
     slot = mirror.free_slots.pop()
     for key, number in by_name.items():
         getattr(mirror, key)[slot] = number
@@ -209,11 +209,11 @@ def _restore_request(entry: list[Any], mirror: Mirror) -> None:
     mirror.index[name], mirror.names[slot] = slot, name
     for line, group in zip(lines, mirror.groups, strict=True):
         kernel, released, flagged, null = _exactly(4, line)
-        ids = serial.ids("row", kernel)
+        ids = values.ids("row", kernel)
         if len(ids) % group.layout.ratio:
-            raise serial.refuse("row", f"a multiple of {group.layout.ratio} kernel blocks", len(ids))
+            raise values.refuse("row", f"a multiple of {group.layout.ratio} kernel blocks", len(ids))
         count = len(ids) // group.layout.ratio
-        group.restore_row(slot, ids, serial.whole("released", released, 0, count))
+        group.restore_row(slot, ids, values.whole("released", released, 0, count))
         if flagged is True:
             group.flagged.add(slot)
         if null is True:
@@ -221,30 +221,30 @@ def _restore_request(entry: list[Any], mirror: Mirror) -> None:
 
 
 def _record_from_json(value: object, slots: dict[int, int], groups: int) -> StepRecord:
-    plain = serial.table("record", value)
+    plain = values.table("record", value)
     facts = serial.step_from_json(plain["facts"], groups)
-    req_ids = serial.names("req_ids", plain["req_ids"])
+    req_ids = values.names("req_ids", plain["req_ids"])
     size = len(req_ids)
 
-    def column(name: str, high: int = serial.MAX_LENGTH, low: int = 0) -> NDArray[np.int64]:
-        values = serial.numbers(name, plain[name], low, high)
-        if len(values) != size:
-            raise serial.refuse(name, f"{size} values", len(values))
-        return np.array(values, np.int64)
+    def column(name: str, high: int = values.MAX_LENGTH, low: int = 0) -> NDArray[np.int64]:
+        found = values.numbers(name, plain[name], low, high)
+        if len(found) != size:
+            raise values.refuse(name, f"{size} values", len(found))
+        return np.array(found, np.int64)
 
     lives = column("lives", 1 << 60)
     where = np.array([slots.get(life, 0) for life in lives.tolist()], np.intp)
     return StepRecord(
         facts.step,
-        serial.whole("settled", plain["settled"], -(1 << 60), 1 << 60),
+        values.whole("settled", plain["settled"], -(1 << 60), 1 << 60),
         req_ids,
         where,
         lives,
-        column("low", low=-serial.MAX_LENGTH),
-        column("high", low=-serial.MAX_LENGTH),
-        column("scheduled", serial.MAX_TOKENS),
-        None if plain["drafts"] is None else column("drafts", serial.MAX_TOKENS),
-        column("sampled", serial.MAX_TOKENS),
+        column("low", low=-values.MAX_LENGTH),
+        column("high", low=-values.MAX_LENGTH),
+        column("scheduled", values.MAX_TOKENS),
+        None if plain["drafts"] is None else column("drafts", values.MAX_TOKENS),
+        column("sampled", values.MAX_TOKENS),
         facts,
         sum(facts.num_scheduled_tokens.values()),
         False,
@@ -252,31 +252,31 @@ def _record_from_json(value: object, slots: dict[int, int], groups: int) -> Step
 
 
 def _restore_pool(pool: dict[str, Any], group: Any) -> None:
-    refs = serial.numbers("refs", pool["refs"], -(1 << 31), serial.MAX_ID)
-    writer = serial.numbers("writer", pool["writer"], -1, 1 << 60)
-    generation = serial.numbers("generation", pool["generation"], 0, serial.MAX_ID)
+    refs = values.numbers("refs", pool["refs"], -(1 << 31), values.MAX_ID)
+    writer = values.numbers("writer", pool["writer"], -1, 1 << 60)
+    generation = values.numbers("generation", pool["generation"], 0, values.MAX_ID)
     if not len(refs) == len(writer) == len(generation) <= group.layout.pool_blocks:
-        raise serial.refuse("pool", f"three lists of one length <= {group.layout.pool_blocks}", len(refs))
+        raise values.refuse("pool", f"three lists of one length <= {group.layout.pool_blocks}", len(refs))
     group.refs = np.array(refs, np.int32)
     group.writer = np.array(writer, np.int64)
     group.generation = np.array(generation, np.int32)
     group.set_plain()
-    for entry in serial.items("conflicts", pool["conflicts"]):
+    for entry in values.items("conflicts", pool["conflicts"]):
         block, old, new = _exactly(3, entry)
-        group.conflicts[serial.whole("block", block, 0, max(len(refs) - 1, 0))] = (
-            serial.whole("life", old, -1, 1 << 60),
+        group.conflicts[values.whole("block", block, 0, max(len(refs) - 1, 0))] = (
+            values.whole("life", old, -1, 1 << 60),
             _life(new),
         )
-    for entry in serial.items("history", pool["history"])[-EVENTS:]:
+    for entry in values.items("history", pool["history"])[-EVENTS:]:
         step, what, request, life, blocks = _exactly(5, entry)
         if what not in ("given", "freed"):
-            raise serial.refuse("event", "given or freed", what)
+            raise values.refuse("event", "given or freed", what)
         group.history.append(
             Event(
-                serial.whole("step", step, 0, 1 << 60),
+                values.whole("step", step, 0, 1 << 60),
                 what,
-                serial.text("request", request),
+                values.text("request", request),
                 _life(life),
-                serial.ids("blocks", blocks),
+                values.ids("blocks", blocks),
             )
         )
