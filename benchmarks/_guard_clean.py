@@ -20,6 +20,8 @@ LOG = {"enabled": True, "action": "log"}
 SMALL = {"num_gpu_blocks_override": 13, "enable_prefix_caching": True}
 ASYNC = {"async_scheduling": True}
 CHUNKS = {"max_num_batched_tokens": 128}
+# The other plugin whose hooks lie at the same boundaries, inside of the guard's.
+TOGETHER = {"VLLM_MRV2_METADATA": '{"enabled": true}'}
 SEGMENTS: dict[str, dict[str, Any]] = {
     "sync": {"model": "dense", "engine": {}},
     "async": {"model": "dense", "engine": ASYNC},
@@ -32,26 +34,43 @@ SEGMENTS: dict[str, dict[str, Any]] = {
     "hybrid-async": {"model": "hybrid", "engine": {**CHUNKS, **ASYNC}},
     "eagle": {"model": "dense", "engine": {}, "speculative": 3},
     "eagle-async": {"model": "dense", "engine": {**ASYNC, **SMALL, "num_gpu_blocks_override": 20}, "speculative": 3},
+    "together": {"model": "dense", "engine": CHUNKS, "environment": TOGETHER},
+    "together-async": {"model": "dense", "engine": {**SMALL, **ASYNC}, "environment": TOGETHER},
 }
+# Steps of one engine in one process: a run that is stopped loses no more.
+CHUNK = {"interpreted": 400, "fast": 4000}
 
 
-def segments(steps: int, seed: int, only: str | None = None) -> list[dict[str, Any]]:
-    """The segments of one round, `steps` steps each; the seed is printed with every result."""
+def segments(steps: int, kernels: str, seed: int, only: str | None = None) -> list[dict[str, Any]]:
+    """`steps` steps of every segment, in rounds of one chunk each; the seed is printed with every result."""
+    chunk = min(CHUNK[kernels], steps)
     return [
-        {"name": f"{name}-{seed}", "seed": seed + number, "steps": steps, "guard": LOG, **segment}
+        {"name": f"{name}-{first}", "seed": 100 * first + number, "steps": chunk, "guard": LOG, **segment}
+        for first in range(seed, seed + -(-steps // chunk))
         for number, (name, segment) in enumerate(SEGMENTS.items())
         if only is None or name == only
     ]
 
 
-def engine_part(out: Path, steps: int, kernels: str, seed: int, mode: str, only: str | None = None) -> None:
-    """Run what has no result yet."""
+def engine_part(
+    out: Path,
+    steps: int,
+    kernels: str,
+    seed: int,
+    mode: str,
+    only: str | None = None,
+    seconds: float = float("inf"),
+) -> None:
+    """Run what has no result yet; no further engine is started after `seconds`."""
     folder = out / f"{mode}-{kernels}"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = segments(steps, seed, only)
+    wanted = segments(steps, kernels, seed, only)
     if mode == "plain":
-        wanted = [segment for segment in wanted if not segment.get("speculative")]
-    job = {"folder": str(folder), "models": checkpoints(), "segments": wanted}
+        wanted = [s for s in wanted if not s.get("speculative") and not s.get("environment")]
+    wanted = [segment for segment in wanted if not (folder / f"{segment['name']}.json").exists()]
+    if not wanted or seconds <= 0:
+        return
+    job = {"folder": str(folder), "models": checkpoints(), "segments": wanted, "seconds": min(seconds, 1e9)}
     environment = {"ASCEND_SIM_KERNELS": INTERPRETED} if kernels == "interpreted" else {}
     child("_guard_clean_engine.py", job, folder / f"job-{only or 'all'}-{seed}.json", mode, **environment)
 
@@ -64,7 +83,7 @@ def sum_up(out: Path) -> dict[str, Any]:
             continue
         row = json.loads(path.read_text())
         row["where"] = path.parent.name
-        rows.append({key: value for key, value in row.items() if key not in ("coverage", "guard", "engine")})
+        rows.append({key: value for key, value in row.items() if key not in ("coverage", "guard", "engine", "hooks")})
 
     def steps(kernels: str) -> int:
         # vLLM's plain engine has no fast kernels: all of its are interpreted.
@@ -92,11 +111,14 @@ def main() -> int:
     parser.add_argument("--kernels", choices=("interpreted", "fast"), default="interpreted")
     parser.add_argument("--mode", choices=("ascend", "plain"), default="ascend")
     parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no engine after so long")
     parser.add_argument("--only", choices=list(SEGMENTS))
     parser.add_argument("--show", action="store_true")
     options = parser.parse_args()
     if not options.show:
-        engine_part(options.out, options.steps, options.kernels, options.seed, options.mode, options.only)
+        engine_part(
+            options.out, options.steps, options.kernels, options.seed, options.mode, options.only, options.seconds
+        )
     total = sum_up(options.out)
     for row in total.pop("rows"):
         print(row["where"], row["name"], "steps", row["steps"], "bad", row["bad_audits"], row.get("error", ""))

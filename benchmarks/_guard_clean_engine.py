@@ -21,10 +21,20 @@ HERE = str(Path(__file__).resolve().parent)
 sys.path[:] = [folder for folder in sys.path if folder != HERE]
 sys.path.append(HERE)  # behind all others: a sibling may have the name of a library
 
-from _guard_engine import FIRST_TOKEN, LAST_TOKEN, guard_result, make_engine, runner_of, start, take_down  # noqa: E402
+from _guard_engine import (  # noqa: E402
+    FIRST_TOKEN,
+    LAST_TOKEN,
+    guard_result,
+    hooks,
+    make_engine,
+    runner_of,
+    start,
+    take_down,
+)
 
 LONGEST = 300
 ABORTED = 0.03
+OTHERS = ("VLLM_MRV2_METADATA",)  # plugins that a segment may switch on for its engine
 WAITING = 3  # requests kept waiting above those that fit
 
 
@@ -73,6 +83,9 @@ class Workload:
 
 
 def run(segment: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
+    for name in OTHERS:
+        os.environ.pop(name, None)
+    os.environ.update(segment.get("environment", {}))
     llm = make_engine(segment, job, mode)
     try:
         runner = runner_of(llm)
@@ -92,6 +105,7 @@ def run(segment: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, An
             "bad_audits": counted["counts"]["bad_audits"],
             "signatures": counted["signatures"],
             "coverage": counted["coverage"],
+            "hooks": hooks(),
             "notes": counted["notes"],
             "figures": counted["figures"],
             "requests": load.made,
@@ -113,7 +127,10 @@ def run(segment: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, An
 def main(arguments: list[str]) -> int:
     job = json.loads(Path(arguments[0]).read_text())
     mode = start(job)
+    begin = time.monotonic()
     for segment in job["segments"]:
+        if time.monotonic() - begin > job["seconds"]:
+            break
         path = Path(job["folder"]) / f"{segment['name']}.json"
         if path.exists():
             continue

@@ -208,7 +208,7 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
             runner = None
         if runner is not None:
             result["guard"] = guard_result(runner)
-            result["hooks"] = _hooks()
+            result["hooks"] = hooks()
             result["runner"] = [cls.__name__ for cls in type(runner).__mro__][:3]
         found = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
         result["metrics"] = {name: int(found.get(source, 0) or 0) for name, source in METRICS.items()}
@@ -219,8 +219,8 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
     return result
 
 
-def _hooks() -> list[str]:
-    from vllm_pairs import installed_hooks
+def hooks() -> list[str]:
+    """The hooks that are in, the kit's own bootstrap left out."""
 
     return sorted(hook.name for hook in installed_hooks() if not hook.name.startswith("vllm_pairs."))
 

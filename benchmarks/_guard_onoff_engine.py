@@ -20,7 +20,16 @@ HERE = str(Path(__file__).resolve().parent)
 sys.path[:] = [folder for folder in sys.path if folder != HERE]
 sys.path.append(HERE)
 
-from _guard_engine import FIRST_TOKEN, LAST_TOKEN, guard_result, make_engine, runner_of, start, take_down  # noqa: E402
+from _guard_engine import (  # noqa: E402
+    FIRST_TOKEN,
+    LAST_TOKEN,
+    guard_of,
+    guard_result,
+    make_engine,
+    runner_of,
+    start,
+    take_down,
+)  # fmt: skip
 
 
 class Recorder:
@@ -78,6 +87,11 @@ def wave(job: dict[str, Any], spec: dict[str, Any], mode: str) -> dict[str, Any]
         sampling = SamplingParams(max_tokens=job["new_tokens"], temperature=0.0, ignore_eos=True, detokenize=False)
         asked, ids = prompts(job), {}
         engine = llm.llm_engine
+        warm = None
+        if mode == "ascend":
+            from ascend_sim import counters
+
+            counters.reset()
         for first in range(0, len(asked), 8):
             order = list(range(first, min(first + 8, len(asked))))
             if spec.get("permuted"):
@@ -88,7 +102,10 @@ def wave(job: dict[str, Any], spec: dict[str, Any], mode: str) -> dict[str, Any]
                 for output in engine.step():
                     if output.finished:
                         ids[output.request_id] = list(output.outputs[0].token_ids)
+            warm = _allocated(runner) if warm is None else warm
         return {
+            "traffic": counters.totals() if mode == "ascend" else None,
+            "allocated": [warm, _allocated(runner)],
             "ids": [ids[f"q{number}"] for number in range(len(asked))],
             "plans": [[[_short(name), *rest] for name, *rest in rows] for rows in recorder.plans],
             "slots": recorder.slots,
@@ -98,6 +115,12 @@ def wave(job: dict[str, Any], spec: dict[str, Any], mode: str) -> dict[str, Any]
         take_down(llm)
         del llm
         gc.collect()
+
+
+def _allocated(runner: Any) -> int:
+    """Pairs of a device and a pinned buffer that the guard has made so far."""
+    guard = guard_of(runner)
+    return guard.figures()["pinned_allocations"] if guard is not None else 0
 
 
 def _short(req_id: str) -> str:

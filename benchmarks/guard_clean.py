@@ -119,16 +119,18 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=TARGETS["scheduler_steps"], help="steps of the scheduler part")
     parser.add_argument("--chunk", type=int, default=CHUNK, help="steps per chunk of the scheduler part")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no new chunk after so long")
-    parser.add_argument("--engine-steps", type=int, default=2000, help="steps per segment of the engine part")
+    parser.add_argument("--engine-steps", type=int, default=1600, help="steps per segment of the engine part")
     parser.add_argument("--seed", type=int, default=100)
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     out: Path = options.out
+    begin = time.monotonic()
     if options.part in ("scheduler", "all"):
         scheduler_part(out / "scheduler", options.steps, options.chunk, options.seconds)
     if options.part in ("engine", "all"):
         for kernels, steps in (("interpreted", options.engine_steps), ("fast", 10 * options.engine_steps)):
-            _guard_clean.engine_part(out / "engine", steps, kernels, options.seed, "ascend")
+            left = options.seconds - (time.monotonic() - begin)
+            _guard_clean.engine_part(out / "engine", steps, kernels, options.seed, "ascend", seconds=left)
     return summary(out, options.seed)
 
 
