@@ -186,10 +186,14 @@ class Cell:
             else:
                 self.run_phase(phase)
             self.seconds = round(self.seconds + time.monotonic() - started, 1)
-            out = Path(self.cell["out"])
-            scratch = out.with_suffix(".tmp")
-            scratch.write_text(json.dumps(self.result()))
-            os.replace(scratch, out)
+            self.save(self.notes)
+
+    def save(self, phases: dict[str, Any]) -> None:
+        """Write the cell's file in one step; `phases` are those that need not be run again."""
+        out = Path(self.cell["out"])
+        scratch = out.with_suffix(".tmp")
+        scratch.write_text(json.dumps(self.result() | {"phases": phases}))
+        os.replace(scratch, out)
 
     def import_phase(self) -> None:
         """Import every module in a fresh child, then those with repairs in others until one finds nothing new."""
@@ -236,6 +240,7 @@ class Cell:
             )
             if result.get("stage") == "done" or not fresh:
                 return
+            self.save({name: note for name, note in self.notes.items() if name != scenario})
 
     def result(self) -> dict[str, Any]:
         """What the truth's file holds."""
