@@ -221,6 +221,7 @@ def run(spec: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, Any]:
 
 def hooks() -> list[str]:
     """The hooks that are in, the kit's own bootstrap left out."""
+    from vllm_pairs import installed_hooks
 
     return sorted(hook.name for hook in installed_hooks() if not hook.name.startswith("vllm_pairs."))
 
