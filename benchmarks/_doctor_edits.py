@@ -12,11 +12,12 @@ import sys
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import CodeType, ModuleType
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import ModuleType
 
 PLUGIN = "vllm_ascend"
 
@@ -404,6 +405,16 @@ class Book:
             tree = ast.parse(path.read_bytes(), filename=str(path))
             self._codes[key] = compile(apply(tree, key[1]) if key[1] else tree, str(path), "exec", dont_inherit=True)
         return self._codes[key]
+
+    def inner_codes(self, qualname: str) -> Iterator[tuple[str, CodeType]]:
+        """Compiled functions of a qualified name in the plugin files that were loaded, with their files."""
+        for (file, edits), module in self._codes.items():
+            left = [module] if edits == tuple(self.edits.get(file, ())) else []
+            while left:
+                code = left.pop()
+                if code.co_qualname == qualname:
+                    yield file, code
+                left += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
 
     def install(self) -> None:
         """Find plugin modules in the tree, and define what edited code calls."""

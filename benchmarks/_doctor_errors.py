@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import inspect
 import re
 import sys
@@ -382,7 +381,7 @@ def _of_call(error: TypeError, frames: list[Frame], book: Book) -> list[Finding]
         return None
     caller = frames[-1]
     call = _node(caller, ast.Call)
-    callee = _callee(call, caller, match.group(1))
+    callee = _callee(call, caller, match.group(1), book)
     where = _defined(callee, book)
     argument = ", ".join(problem[1])
     if file := book.relative(caller.path):
@@ -489,7 +488,7 @@ def _of_abstract(error: TypeError, frames: list[Frame], book: Book, match: re.Ma
     return None
 
 
-def _callee(call: ast.Call | None, caller: Frame, qualname: str) -> Any:
+def _callee(call: ast.Call | None, caller: Frame, qualname: str, book: Book) -> Any:
     """What was called: the callee's expression evaluated in the caller's frame, else the function of that name."""
     if call is not None:
         found = _plain(_value(call.func, caller))
@@ -509,18 +508,17 @@ def _callee(call: ast.Call | None, caller: Frame, qualname: str) -> Any:
                 defined = getattr(found, "__module__", None) == name
                 if found is not None and (defined or owner) and getattr(found, "__qualname__", None) == qualname:
                     return found
-    return _inner(qualname) if "<locals>" in qualname else None
+    return _inner(qualname, book) if "<locals>" in qualname else None
 
 
-def _inner(qualname: str) -> Any:
-    """A live function that another one made: what called it may no longer be bound to it, e.g. after a `with`."""
-    for one in gc.get_objects():
-        if (
-            isinstance(one, types.FunctionType)
-            and one.__qualname__ == qualname
-            and str(one.__module__).startswith(PLUGIN)
-        ):
-            return one
+def _inner(qualname: str, book: Book) -> Any:
+    """A function that another one makes: when its error arrives it may be bound to nothing, e.g. after a `with`."""
+    for file, code in book.inner_codes(qualname):
+        module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        cells = tuple(types.CellType() for _ in code.co_freevars)
+        made = types.FunctionType(code, {"__name__": module}, code.co_name, None, cells)
+        made.__qualname__ = qualname
+        return made
     return None
 
 

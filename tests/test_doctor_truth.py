@@ -23,6 +23,8 @@ CORE = {
         from dataclasses import dataclass
         def here(a): return a
         def register(name, *, flag=False): return lambda f: f
+        def make(a, lanes): return a
+        def run(a): return make(a, lanes=2)
         class Base:
             def __init_subclass__(cls): cls.needed
             needed = 1
@@ -33,6 +35,11 @@ CORE = {
             b: int = 0
         """,
     "vllm/broken.py": "import not_installed_anywhere\n",
+    "ascend_sim/__init__.py": "",
+    "ascend_sim/absent.py": """
+        class NotSimulatedError(NotImplementedError): pass
+        def register(): raise NotSimulatedError("register")
+        """,
 }
 PLUGIN = {
     "vllm_ascend/__init__.py": "",
@@ -89,6 +96,31 @@ PLUGIN = {
         assert Longer(1).d is None
         int("no number")
         AFTER = 1
+        """,
+    "vllm_ascend/wrapped.py": """
+        from contextlib import contextmanager
+        import vllm.util
+
+        @contextmanager
+        def wrapper():
+            real = vllm.util.make
+            def factory(a): return a
+            vllm.util.make = factory
+            try:
+                yield
+            finally:
+                vllm.util.make = real
+
+        with wrapper():
+            assert vllm.util.run(1) == 1
+        """,
+    "vllm_ascend/absent.py": """
+        from ascend_sim.absent import register
+        def start():
+            register()
+            return here
+        from vllm.util import here
+        assert start()(1) == 1
         """,
     "vllm_ascend/stuck.py": "if True: raise RuntimeError('no repair for this')\n",
 }
@@ -147,6 +179,8 @@ def test_every_planted_fault_of_the_core_is_found_at_its_own_site(
         ("TypeError", "vllm.util:register", "scope", "uses.py", 4),
         ("TypeError", "vllm.util:here", "1", "uses.py", 6),
         ("TypeError", "vllm.util:here", "a", "uses.py", 7),
+        # its name is the core's again when the error arrives
+        ("TypeError", "vllm_ascend.wrapped:wrapper.<locals>.factory", "lanes", "wrapped.py", 7),
     }
 
 
@@ -155,6 +189,11 @@ def test_what_is_no_fault_of_the_core_is_told_apart(outcome: tuple[dict[str, Any
         ("ModuleNotFoundError", "not_installed_either", "", "modules.py", 3),
         ("ModuleNotFoundError", "vllm.broken", "", "modules.py", 4),
     }
+
+
+def test_a_call_that_only_an_npu_answers_is_gone_past(outcome: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert seen(outcome[0], "simulator") == {("NotSimulatedError", "register", "", "absent.py", 3)}
+    assert not seen(outcome[1], "simulator")
 
 
 def test_a_guarded_import_is_no_fault(outcome: tuple[dict[str, Any], dict[str, Any]]) -> None:
