@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
+
+from vllm_pairs.settings import FieldReader
 
 from kv_plan_guard.errors import ConfigError
 
@@ -42,68 +44,32 @@ class Config:
     tail: bool = False
 
 
-def _bool(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{KEY}.{name} must be true or false, got {value!r}")
-    return value
-
-
-def _one_of(known: tuple[str, ...]) -> Callable[[str, object], str]:
-    def read(name: str, value: object) -> str:
-        if not isinstance(value, str) or value not in known:
-            raise ConfigError(f"{KEY}.{name} must be one of {', '.join(known)}, got {value!r}")
-        return value
-
-    return read
-
-
-def _count(low: int, high: int) -> Callable[[str, object], int]:
-    def read(name: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ConfigError(f"{KEY}.{name} must be a whole number from {low} to {high}, got {value!r}")
-        return value
-
-    return read
-
-
-def _folder(name: str, value: object) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value):
-        raise ConfigError(f"{KEY}.{name} must be the path of a folder or null, got {value!r}")
-    return value
+_READ: Final = FieldReader(KEY, ConfigError)
 
 
 def _sample(name: str, value: object) -> int:
     if not isinstance(value, Mapping) or set(value) != {"every"}:
-        raise ConfigError(f'{KEY}.{name} must be {{"every": N}}, got {value!r}')
-    return _count(1, 1 << 30)(f"{name}.every", value["every"])
+        raise _READ.refusal(name, '{"every": N}', value)
+    return _READ.whole(f"{name}.every", value["every"], 1, 1 << 30)
 
 
 _READERS: Final[dict[str, tuple[str, Callable[[str, object], Any]]]] = {
-    "enabled": ("enabled", _bool),
-    "action": ("action", _one_of(ACTIONS)),
+    "enabled": ("enabled", _READ.boolean),
+    "action": ("action", partial(_READ.one_of, known=ACTIONS)),
     "sample": ("every", _sample),
-    "report": ("report", _one_of(FORMATS)),
-    "replay_dir": ("replay_dir", _folder),
-    "replay_files": ("replay_files", _count(0, 10_000)),
-    "replay_bytes": ("replay_bytes", _count(1 << 16, 1 << 30)),
-    "stats_dir": ("stats_dir", _folder),
-    "tail": ("tail", _bool),
+    "report": ("report", partial(_READ.one_of, known=FORMATS)),
+    "replay_dir": ("replay_dir", _READ.path),
+    "replay_files": ("replay_files", partial(_READ.whole, low=0, high=10_000)),
+    "replay_bytes": ("replay_bytes", partial(_READ.whole, low=1 << 16, high=1 << 30)),
+    "stats_dir": ("stats_dir", _READ.path),
+    "tail": ("tail", _READ.boolean),
 }
 
 
 def parse(value: object) -> Config:
     """Read the key's value (a mapping, or JSON text as the environment variable has it); raises ConfigError."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{KEY} is not JSON ({error.msg} at character {error.pos}), got {value!r}") from None
-    if not isinstance(value, Mapping):
-        raise ConfigError(f'{KEY} must be an object such as {{"enabled": true}}, got {value!r}')
     parsed: dict[str, Any] = {}
-    for name, item in value.items():
-        if name not in _READERS:
-            raise ConfigError(f"{KEY} has no key {name!r}; known keys: {', '.join(_READERS)}")
+    for name, item in _READ.fields(value, _READERS).items():
         field, read = _READERS[name]
         parsed[field] = read(name, item)
     return Config(**parsed)

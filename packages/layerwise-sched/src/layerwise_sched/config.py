@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
+
+from vllm_pairs.settings import FieldReader
 
 from layerwise_sched.errors import ConfigError
 
@@ -55,62 +55,34 @@ _RANGES: Final[dict[str, tuple[int, int, str]]] = {
 }
 
 
-def _number(name: str, value: object) -> int:
-    low, high, unit = _RANGES[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{KEY}.{name} must be a whole number of {unit} from {low} to {high}, got {value!r}")
-    return value
+_READ: Final = FieldReader(KEY, ConfigError, '{"timeline": "folder"}')
 
 
-def _sample(value: object) -> int:
+def _sample(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not (value == 0 or 50 <= value <= 1_000_000):
-        raise ConfigError(f"{KEY}.sample_us must be 0 or 50 to 1000000 microseconds, got {value!r}")
+        raise _READ.refusal(name, "0 or 50 to 1000000 microseconds", value)
     return value
 
 
-def _path(name: str, value: object) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value):
-        raise ConfigError(f"{KEY}.{name} must be a path or null, got {value!r}")
-    return value
-
-
-def _policy(value: object) -> str:
+def _policy(name: str, value: object) -> str:
     from layerwise_sched.policy import policy_names
 
-    names = policy_names()
-    if value not in names or not isinstance(value, str):
-        raise ConfigError(f"{KEY}.policy must be one of {', '.join(names)}, got {value!r}")
-    return value
-
-
-def _bool(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{KEY}.{name} must be true or false, got {value!r}")
-    return value
+    return _READ.one_of(name, value, policy_names())
 
 
 def parse(value: object) -> Config:
     """Read the key's value (a mapping, or JSON text as the environment variable has it); raises ConfigError."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{KEY} is not JSON ({error.msg} at character {error.pos}), got {value!r}") from None
-    if not isinstance(value, Mapping):
-        raise ConfigError(f'{KEY} must be an object such as {{"timeline": "folder"}}, got {value!r}')
-    known = [f.name for f in fields(Config)]
     parsed: dict[str, Any] = {}
-    for name, item in value.items():
-        if name not in known:
-            raise ConfigError(f"{KEY} has no key {name!r}; known keys: {', '.join(known)}")
+    for name, item in _READ.fields(value, [f.name for f in fields(Config)]).items():
         if name in _RANGES:
-            parsed[name] = _number(name, item)
+            low, high, unit = _RANGES[name]
+            parsed[name] = _READ.whole(name, item, low, high, unit)
         elif name == "sample_us":
-            parsed[name] = _sample(item)
+            parsed[name] = _sample(name, item)
         elif name == "policy":
-            parsed[name] = _policy(item)
+            parsed[name] = _policy(name, item)
         elif name == "strict":
-            parsed[name] = _bool(name, item)
+            parsed[name] = _READ.boolean(name, item)
         else:
-            parsed[name] = _path(name, item)
+            parsed[name] = _READ.path(name, item, "a path")
     return Config(**parsed)
