@@ -1,4 +1,4 @@
-"""Repairs of plugin sources as small recorded edits of their syntax trees, applied when a module is imported.
+"""Repairs of plugin sources as small recorded edits of their syntax trees.
 
 The files stay as they are and every node keeps its line and column, so that a traceback of an edited module names the
 released source. An edit repairs one site only: another site with the same fault fails for itself and is counted.
@@ -7,17 +7,11 @@ released source. An edit repairs one site only: another site with the same fault
 from __future__ import annotations
 
 import ast
-import builtins
-import sys
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import ModuleType
+    from collections.abc import Callable, Iterable
 
 PLUGIN = "vllm_ascend"
 
@@ -41,91 +35,6 @@ class Edit:
     def place(self) -> tuple[int, int, int, int]:
         """Where the node stands."""
         return self.line, self.col, self.end_line, self.end_col
-
-
-class Missing:
-    """Stands for a name that the core does not have, so that the module goes on to its next fault.
-
-    It can be a base class, a decorator, an annotation, a callable; every attribute of it is missing too.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.__dict__["_missing"] = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(f"{self._missing}.{attribute}")
-        return Missing(f"{self._missing}.{attribute}")
-
-    def __setattr__(self, attribute: str, value: Any) -> None:
-        self.__dict__[attribute] = value
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and callable(args[0]) and not isinstance(args[0], Missing):
-            return args[0]  # a decorator
-        return Missing(f"{self._missing}()")
-
-    def __mro_entries__(self, _bases: tuple[Any, ...]) -> tuple[type, ...]:
-        return (MissingBase,)
-
-    def __instancecheck__(self, _instance: object) -> bool:
-        return False
-
-    def __subclasscheck__(self, _subclass: type) -> bool:
-        return False
-
-    def __getitem__(self, _item: Any) -> Missing:
-        return Missing(f"{self._missing}[]")
-
-    def __iter__(self) -> Any:
-        return iter(())
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __or__(self, _other: object) -> Any:
-        return Any
-
-    __ror__ = __or__
-
-    def __repr__(self) -> str:
-        return f"<missing {self._missing}>"
-
-
-class Partial:
-    """A package of which one module is missing: as `import package.missing.module` binds it."""
-
-    def __init__(self, module: Any, rest: tuple[str, ...]) -> None:
-        self.__dict__.update(_module=module, _rest=rest)
-
-    def __getattr__(self, name: str) -> Any:
-        module, rest = self._module, self._rest
-        if not rest or name != rest[0]:
-            return getattr(module, name)
-        if not hasattr(module, name):
-            return Missing(f"{module.__name__}.{name}")
-        return Partial(getattr(module, name), rest[1:])
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._module, name, value)
-
-
-def _partial(name: str) -> Partial:
-    top, *rest = name.split(".")
-    return Partial(__import__(top), tuple(rest))
-
-
-class MissingBase:
-    """The base of a class whose real base the core does not have: accepts any construction."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__()
-
-    def __class_getitem__(cls, _item: Any) -> Any:
-        return cls
 
 
 def apply(tree: ast.Module, edits: Iterable[Edit]) -> ast.Module:
@@ -331,113 +240,3 @@ _HANDLERS: dict[str, tuple[Any, Callable[[Any, Edit], Any]]] = {
     "class-attribute": (ast.ClassDef, _class_attribute),
     "stub": (ast.ClassDef, _stub),
 }
-
-
-def _read_or_nothing(owner: Any, name: str, called: bool) -> Any:
-    placeholder = called or isinstance(owner, type(sys))
-    return getattr(owner, name, Missing(f"{getattr(owner, '__name__', owner)}.{name}") if placeholder else None)
-
-
-def _guess(name: str, scope: dict[str, Any]) -> Any:
-    """What a caller probably means by an argument: its own variable, or an attribute of its `self`, of that name."""
-    if name in scope:
-        return scope[name]
-    for owner in (scope.get("self"), scope.get("vllm_config")):
-        if owner is not None and hasattr(owner, name):
-            return getattr(owner, name)
-    return None
-
-
-def _callable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same property; a tensor that it gives can be called, with a length or nothing, and gives itself."""
-
-    def get(self: Any) -> Any:
-        import torch
-
-        class CallableTensor(torch.Tensor):  # type: ignore[misc]
-            def __call__(self, length: int | None = None) -> Any:
-                plain = self.as_subclass(torch.Tensor)
-                return plain if length is None else plain[:length]
-
-        value = function(self)
-        return value.as_subclass(CallableTensor) if isinstance(value, torch.Tensor) else value
-
-    return get
-
-
-class Loader(SourceFileLoader):
-    """Loads a plugin module from its released file with the edits recorded for it."""
-
-    book: Book
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.book.code(Path(self.path))
-
-
-class Book:
-    """The edits of one cell and the finder that applies them. Compiled files are kept, also for forked children."""
-
-    def __init__(self, tree: Path) -> None:
-        self.tree = tree
-        self.edits: dict[str, list[Edit]] = {}
-        self._codes: dict[tuple[str, tuple[Edit, ...]], CodeType] = {}
-
-    def add(self, edits: Iterable[Edit]) -> list[Edit]:
-        """Record edits; returns those that are new."""
-        fresh = []
-        for edit in edits:
-            known = self.edits.setdefault(edit.file, [])
-            if edit not in known:
-                known.append(edit)
-                fresh.append(edit)
-        return fresh
-
-    def relative(self, path: str) -> str | None:
-        """A file of the plugin relative to its tree; None for another file."""
-        prefix = f"{self.tree}/{PLUGIN}/"
-        return path[len(str(self.tree)) + 1 :] if path.startswith(prefix) else None
-
-    def code(self, path: Path) -> CodeType:
-        """Compiled code of a plugin file with its edits."""
-        file = str(path.relative_to(self.tree))
-        key = (file, tuple(self.edits.get(file, ())))
-        if key not in self._codes:
-            tree = ast.parse(path.read_bytes(), filename=str(path))
-            self._codes[key] = compile(apply(tree, key[1]) if key[1] else tree, str(path), "exec", dont_inherit=True)
-        return self._codes[key]
-
-    def inner_codes(self, qualname: str) -> Iterator[tuple[str, CodeType]]:
-        """Compiled functions of a qualified name in the plugin files that were loaded, with their files."""
-        for (file, edits), module in self._codes.items():
-            left = [module] if edits == tuple(self.edits.get(file, ())) else []
-            while left:
-                code = left.pop()
-                if code.co_qualname == qualname:
-                    yield file, code
-                left += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-
-    def install(self) -> None:
-        """Find plugin modules in the tree, and define what edited code calls."""
-        names = {"__doctor_missing__": Missing, "__doctor_guess__": _guess, "__doctor_read__": _read_or_nothing}
-        names |= {"__doctor_callable__": _callable, "__doctor_partial__": _partial}
-        for name, value in names.items():
-            setattr(builtins, name, value)
-        # Before the finder of files, after those of import hooks: the simulator has one on the plugin.
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), _Finder(self))
-
-
-class _Finder:
-    def __init__(self, book: Book) -> None:
-        self.book = book
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name.partition(".")[0] != PLUGIN:
-            return None
-        spec = PathFinder.find_spec(name, path or [str(self.book.tree)], target)
-        if spec and type(spec.loader) is SourceFileLoader:
-            loader = Loader(spec.loader.name, spec.loader.path)
-            loader.book = self.book
-            spec.loader = loader
-        return spec

@@ -27,8 +27,8 @@ DEFINITION_KINDS = (
     "override-signature",
     "override-kind",
     "abstract-method",
-    "dataclass-field",
     "replacement-signature",
+    "uninitialised",
     "hook-target",
 )
 

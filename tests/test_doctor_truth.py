@@ -128,15 +128,15 @@ RUN = """
 import json, sys
 sys.path[:0] = [{benchmarks!r}, {core!r}, {plugin!r}]
 from pathlib import Path
-import _doctor_cell as cell
-from _doctor_edits import Book
+import _doctor_runs as runs
+from _doctor_book import Book
 book = Book(Path({plugin!r}))
 book.install()
-names = cell.modules(Path({plugin!r}))
-first = cell.import_all(book, names)
+names = runs.modules(Path({plugin!r}))
+first = runs.import_all(book, names)
 for name in [n for n in sys.modules if n.startswith("vllm_ascend")]:
     del sys.modules[name]
-second = cell.import_all(book, names)
+second = runs.import_all(book, names)
 print(json.dumps([first, second]))
 """
 

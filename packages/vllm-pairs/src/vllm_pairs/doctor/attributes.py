@@ -33,8 +33,7 @@ def check_attributes(analysis: Analysis, node: ast.AST, place: Place) -> None:
 def _of_module(analysis: Analysis, module: str, node: ast.Attribute, place: Place) -> None:
     if analysis.world.member(module, node.attr) is not MISSING:
         return
-    outline = analysis.world.outlines.get(module)
-    close = difflib.get_close_matches(node.attr, list(outline.names) if outline else [], n=1, cutoff=0.7)
+    has, line = analysis.world.nearest_name(module, node.attr)
     analysis.add(
         Draft(
             kind="missing-attribute",
@@ -45,8 +44,8 @@ def _of_module(analysis: Analysis, module: str, node: ast.Attribute, place: Plac
             message=f"module {module} of this core has no attribute {node.attr!r}",
             injectable=((module, node.attr),),
             core=Ref(module),
-            core_line=outline.names[close[0]].line if outline and close else 1,
-            core_has=f"{module} has no {node.attr}" + (f"; it has {close[0]}" if close else ""),
+            core_line=line,
+            core_has=has,
             harmless=place.catches("AttributeError"),
         )
     )

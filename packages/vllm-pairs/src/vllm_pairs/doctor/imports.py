@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.analysis import Draft
@@ -80,10 +79,8 @@ def _module(analysis: Analysis, module: str, node: ast.AST, place: Place) -> boo
 def _name(analysis: Analysis, module: str, alias: ast.alias, node: ast.ImportFrom, place: Place) -> None:
     if analysis.world.member(module, alias.name, typing=place.typing) is not MISSING:
         return
+    has, line = analysis.world.nearest_name(module, alias.name)
     outline = analysis.world.outlines.get(module)
-    names = list(outline.names) if outline else []
-    close = difflib.get_close_matches(alias.name, names, n=1, cutoff=0.7)
-    has = f"{module} has no {alias.name}" + (f"; it has {close[0]}" if close else "")
     if outline and alias.name in outline.typing_names:
         has = f"{module} binds {alias.name} for type checkers only"
     analysis.add(
@@ -96,7 +93,7 @@ def _name(analysis: Analysis, module: str, alias: ast.alias, node: ast.ImportFro
             message=f"{module} of this core has no {alias.name!r}",
             injectable=((module, alias.name),),
             core=Ref(module),
-            core_line=outline.names[close[0]].line if outline and close else 1,
+            core_line=line,
             core_has=has,
             harmless=place.typing or place.catches("ImportError"),
         )

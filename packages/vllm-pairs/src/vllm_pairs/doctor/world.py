@@ -7,6 +7,7 @@ looked at (definitions, imports, star imports, submodules, module-level `__getat
 from __future__ import annotations
 
 import ast
+import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -98,6 +99,13 @@ class World:
         if tree is None:
             return None
         return module in tree.files or module in tree.folders or module in tree.native
+
+    def nearest_name(self, module: str, name: str) -> tuple[str, int]:
+        """What a module has where a name is not, in words, and the line of the name nearest to it (else 1)."""
+        names = outline.names if (outline := self.outlines.get(module)) is not None else {}
+        close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
+        has = f"{module} has no {name}"
+        return (f"{has}; it has {close[0]}", names[close[0]].line) if close else (has, 1)
 
     def nearest(self, module: str) -> str:
         """The longest existing package of a missing module's path."""
