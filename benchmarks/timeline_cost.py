@@ -1,6 +1,6 @@
 """What a timeline costs: nothing while it is off, microseconds a task while it is on, no growth over a million tasks.
 
-*On*: the recorder's own work for one task of the fullest kind (GVA with a source and a gate): its facts and its 14
+*On*: the recorder's own work for one task of the fullest kind (GVA with a source and a gate): its facts and its 15
 rows, written into rings; the drainer's thread takes them out (`drain_us_per_task`). *Hooked*: all that the adapters add
 around upstream's waits and calls, views and marks included, on a receive thread's surroundings in which nothing has to
 be waited for; CPU time of the one thread that does both sides' host work, on minus off, in blocks that alternate.
@@ -105,12 +105,15 @@ def cost(blocks: int, steps: int) -> tuple[list[float], list[float], int]:
 
 def recorder_us(blocks: int, tasks: int) -> tuple[list[float], list[float]]:
     """CPU microseconds a task of the rows alone, and of taking them out, of each block."""
-    from layerwise_sched.model import DataPath, Task
+    from layerwise_sched.model import DataPath, task_of
     from layerwise_sched.timeline import Code, Timeline
 
     timeline = Timeline()
-    compute, receive = timeline.ring("compute"), timeline.ring("receive")
+    compute, receive, send = timeline.ring("compute"), timeline.ring("receive"), timeline.ring("send")
+    # As the adapters do: members are bound once.
     spans = (Code.SAVE_CPU, Code.SAVE_NPU, Code.BUILD, Code.GATE_CONDITION, Code.GATE_NPU, Code.TRANSFER)
+    gate_recorded, save_recorded, stall = Code.GATE_RECORDED, Code.SAVE_RECORDED, Code.STALL
+    dequeue, send_wait, save_set, done, path = Code.DEQUEUE, Code.SEND_WAIT, Code.SAVE_SET, Code.DONE, DataPath.GVA
     times: list[float] = []
     drained: list[float] = []
     cid, groups, requests = 0, (0,), ("request-0",)
@@ -118,19 +121,21 @@ def recorder_us(blocks: int, tasks: int) -> tuple[list[float], list[float]]:
         began = time.thread_time_ns()
         for _ in range(tasks):
             cid += 1
-            compute.task(Task(cid, 7, 5, DataPath.GVA, 2, 84, 2, groups, requests, True, False, False, False), 3)
-            compute.event(Code.GATE_RECORDED, 84, 5)
-            compute.event(Code.SAVE_RECORDED, 2, 7)
-            compute.span(Code.STALL, 5, cid)
-            receive.event(Code.DEQUEUE, cid)
+            compute.task(task_of((cid, 7, 5, path, 2, 84, 2, groups, requests, True, False, False, False)), 3)
+            compute.event(gate_recorded, 84, 5)
+            compute.event(save_recorded, 2, 7)
+            compute.span(stall, 5, cid)
+            receive.event(dequeue, cid)
             for code in spans:
                 receive.span(code, cid, cid)
-            receive.event(Code.SAVE_SET, 2, 7)
-            receive.event(Code.DONE, cid, 2)
+            send.span(send_wait, 2, cid)
+            send.event(save_set, 2, 7)
+            receive.event(done, cid, 2)
         times.append((time.thread_time_ns() - began) / 1e3 / tasks)
         began = time.thread_time_ns()
         compute.take()
         receive.take()
+        send.take()
         drained.append((time.thread_time_ns() - began) / 1e3 / tasks)
     return times, drained
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LAYERS = 8
 PROMPTS = [[(i * 7 + j * 3) % 500 + 5 for i in range(300)] for j in range(3)]
@@ -56,8 +56,10 @@ def use_pool() -> None:
 
 
 @contextmanager
-def loads_first(answer: bool) -> Iterator[None]:
-    """vLLM 0.29 calls `start_load_kv` behind the forward of a step that admits no synchronous load, and vllm-ascend
+def loads_first(answer: bool, begins: Callable[[], object]) -> Iterator[None]:
+    """`begins` is called as each step begins; with `answer`, loads are started in front of the forward.
+
+    vLLM 0.29 calls `start_load_kv` behind the forward of a step that admits no synchronous load, and vllm-ascend
     0.29.0rc1 prepares its saves there. Until it does so at binding (0.30.0rc2), the scheduler's flag is the answer.
     """
     from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
@@ -65,12 +67,12 @@ def loads_first(answer: bool) -> Iterator[None]:
     kept = ActiveKVConnector.pre_forward
 
     def always_first(connector: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> None:
-        if hasattr(scheduler_output, "has_sync_kv_loads"):
+        begins()
+        if answer and hasattr(scheduler_output, "has_sync_kv_loads"):
             scheduler_output.has_sync_kv_loads = True
         kept(connector, scheduler_output, *args, **kwargs)
 
-    if answer:
-        ActiveKVConnector.pre_forward = always_first
+    ActiveKVConnector.pre_forward = always_first
     try:
         yield
     finally:
@@ -97,15 +99,16 @@ class Order:
         worker.process_layer_data, worker.wait_for_layer_load = preparing, entering
 
     def late_steps(self) -> int:
-        """Forwards whose own tasks were prepared behind them."""
-        late, prepared = 0, False
+        """Steps whose tasks were prepared behind their forward."""
+        late, ran = 0, False
         for event in self.events:
-            if event == "forward":
-                late += not prepared
-                prepared = False
-            else:
-                prepared = True
+            late += event == "prepared" and ran
+            ran = event == "forward" or (ran and event != "step")
         return late
+
+    def began(self) -> None:
+        """A step begins."""
+        self.events.append("step")
 
 
 def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
@@ -124,8 +127,8 @@ def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
     pool.layer_of = layer_of
     ask_for(spec, folder)
     result: dict[str, Any] = {"name": spec["name"]}
-    order = None
-    with loads_first(spec.get("answer", True)):
+    order: Order | None = None
+    with loads_first(spec.get("answer", True), lambda: order and order.began()):
         llm = None
         try:
             llm = LLM(**arguments_of(spec, model))

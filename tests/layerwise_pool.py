@@ -139,7 +139,10 @@ class MemoryPool(Backend):
         for key, addresses, lengths in zip(keys, addrs, sizes, strict=True):
             parts = self.allocate(key, lengths)
             pairs += [(a, part.ctypes.data, n) for a, part, n in zip(addresses, parts, lengths, strict=True)]
-        return [self.transfer(SAVE, pairs)] * len(keys)
+        code = self.transfer(SAVE, pairs)
+        if code == 0:
+            self.finished.update(keys)  # here a put publishes; the other planes have a call of their own for that
+        return [code] * len(keys)
 
     def get(self, keys: list[str], addrs: list[list[int]], sizes: list[list[int]]) -> list[int]:
         """Key-based load."""

@@ -35,7 +35,24 @@ def schedule_of(spec: dict[str, Any]) -> Schedule:
             changes[name] = frozenset(changes[name])
     if "late" in changes:
         changes["late"] = {int(layer): seconds for layer, seconds in changes["late"].items()}
-    return replace(SCHEDULES[spec["schedule"]], **changes)
+    schedule = replace(SCHEDULES[spec["schedule"]], **changes)
+    slower = spec.get("slower", 1)  # every time of the schedule, so that a thread's wake-up is small against each
+    times = {name: getattr(schedule, name) * slower for name in ("attention", "rest", "host", "load", "save")}
+    return replace(schedule, **times, late={layer: late * slower for layer, late in schedule.late.items()})
+
+
+def nominal(schedule: Schedule) -> dict[str, Any]:
+    """The schedule's own times, seconds a layer, None where there is nothing to move: what a simulator is given."""
+    layers = range(schedule.layers)
+    loads = [None if layer in schedule.no_load else schedule.load for layer in layers]
+    saves = [
+        schedule.save + schedule.late.get(layer, 0.0) if schedule.saves and layer not in schedule.no_save else None
+        for layer in layers
+    ]
+    return {
+        "host": schedule.host, "attention": schedule.attention, "rest": schedule.rest, "load": loads,
+        "save": saves,
+    }  # fmt: skip
 
 
 def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -98,6 +115,7 @@ def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
             "most_in_flight": dict(rig.pool.most_in_flight),
             "sources": {str(layer): source for layer, source in rig.layout.sources.items()},
             "prefetch": rig.layout.prefetch,
+            "times": nominal(schedule),
             "queue_class": type(rig.queue).__name__,
             "own_get": "get" in vars(rig.queue),
         }

@@ -19,19 +19,20 @@ from typing import Any
 
 import layerwise_packet
 from layerwise_cells import ENGINE_BASE, POLICIES, Cell, engine_runs, real_runs, simulated
+from layerwise_real import WAITS, real_rows, tails, verdict_row
 from layerwise_sched.checker import check_run
 from layerwise_sched.hol import find
 from layerwise_sched.policy import make_policy
-from layerwise_sched.simulation import buffers_in_use, generate, simulate, workload_of
+from layerwise_sched.simulation import buffers_in_use, generate, simulate
 from layerwise_sched.stages import check, totals
 from layerwise_sched.summary import depths, quantile, summarise
 from layerwise_sched.timeline_file import find_timelines, read
-from layerwise_sched.verdict import Repeat, Verdict, judge
+from layerwise_sched.verdict import Repeat, judge
 
 REPEATS = 5
-REAL_STEPS = 8
-SKIPPED = 1  # the first step of a real-thread run warms up
-WAITS = ("queue", "save_cpu", "save_npu", "gate_condition", "gate_npu", "slot_release")
+REAL_STEPS = 6
+REPLAY_PCT = 5.0
+"""How far a replay's median step time may be from the recorded one."""
 
 
 def cell_row(cell: Cell, repeats: int) -> dict[str, Any]:
@@ -74,97 +75,6 @@ def cell_row(cell: Cell, repeats: int) -> dict[str, Any]:
     row |= {"slots": buffers_in_use(plan), "depth": plan.prefetch_layers}
     row["verdicts"] = {policy: verdict_row(judge(arms["fifo"], arms[policy])) for policy in POLICIES[1:]}
     return row
-
-
-def tails(values: list[int]) -> list[float]:
-    """p50, p95 and p99 of nanoseconds, in microseconds."""
-    ordered = sorted(values)
-    return [quantile(ordered, q) / 1e3 for q in (0.5, 0.95, 0.99)]
-
-
-def verdict_row(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON."""
-    return {
-        "answer": verdict.answer.value, "reasons": list(verdict.reasons), "gain_pct": round(verdict.gain_pct, 3),
-        "least_gain_pct": round(verdict.least_gain_pct, 3), "noise_pct": round(verdict.noise_pct, 3),
-        "tail_pct": round(verdict.tail_pct, 3),
-    }  # fmt: skip
-
-
-def real_rows(folder: Path) -> list[dict[str, Any]]:
-    """One row a schedule and policy, from the rig's results: repeats, verdict, and the simulator on the same steps."""
-    results: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if "schedule" in result:
-            results.setdefault((result["schedule"], result["policy"]), []).append(result)
-    rows = [real_row(schedule, policy, found) for (schedule, policy), found in sorted(results.items())]
-    fifo = {row["schedule"]: row for row in rows if row["policy"] == "fifo"}
-    for row in rows:
-        base = fifo.get(row["schedule"])
-        if row["policy"] != "fifo" and base is not None and len(base["repeats"]) == len(row["repeats"]):
-            arms = [[Repeat(**repeat) for repeat in arm["repeats"]] for arm in (base, row)]
-            row["verdict"] = verdict_row(judge(*arms))
-    return rows
-
-
-def real_row(schedule: str, policy: str, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The repeats of one schedule under one policy."""
-    repeats: list[dict[str, Any]] = []
-    replays: list[dict[str, Any]] = []
-    waits: dict[str, list[int]] = {name: [] for name in (*WAITS, "hol")}
-    for result in results:
-        times = sorted(result["step_ms"][SKIPPED:])
-        faults = result["data_errors"] + result["open_leases"] + result["unfinished"]
-        faults += len(result.get("stage_problems", [])) + int(bool(result.get("raised")))
-        run = read(Path(result["timeline"])).run()
-        repeats.append(
-            {"median_ms": statistics.median(times), "p99_ms": times[-1], "hol": result["hol"],
-             "in_flight": depths(run)["in_flight_max"], "faults": faults}
-        )  # fmt: skip
-        for name, values in totals(run).items():
-            if name.value in waits:
-                waits[name.value] += values
-        waits["hol"] += [event.duration_ns for event in find(run).events]
-        replays.append(replay(run, policy))
-    return {
-        "schedule": schedule, "policy": policy, "repeats": repeats, "impossible": results[0].get("impossible"),
-        "median_ms": statistics.median(repeat["median_ms"] for repeat in repeats),
-        "p99_ms": max(repeat["p99_ms"] for repeat in repeats),
-        "hol_events": sum(repeat["hol"] for repeat in repeats),
-        "hol_pairs": sorted({pair for result in results for pair in result["hol_pairs"]}),
-        "passes": sum(result["counts"]["reordered"] for result in results),
-        "in_flight": max(repeat["in_flight"] for repeat in repeats),
-        "data_errors": sum(result["data_errors"] for result in results),
-        "open_leases": sum(result["open_leases"] for result in results),
-        "unfinished": sum(result["unfinished"] for result in results),
-        "waits_us": {name: tails(values) for name, values in waits.items()},
-        "timeline": results[0]["timeline"],
-        "replay": {
-            "steps": sum(found["steps"] for found in replays),
-            "same_order": sum(found["same_order"] for found in replays),
-            "median_off_pct": statistics.median(found["off_pct"] for found in replays),
-        },
-    }  # fmt: skip
-
-
-def replay(run: Any, policy: str) -> dict[str, Any]:
-    """The recorded steps in the simulator under the same policy: steps, those of the same order, medians apart by."""
-    replayed = workload_of(run)
-    simulated_run = simulate(replayed.workload, make_policy(policy))
-    orders: dict[int, list[int]] = {}
-    for task in simulated_run.run().served:
-        orders.setdefault(task.task.step, []).append(task.task.layer)
-    recorded: dict[int, list[int]] = {}
-    for task in run.served:
-        recorded.setdefault(task.task.step, []).append(task.task.layer)
-    whole = list(recorded.values())[-len(orders) :]
-    real = statistics.median(step.end - step.begin for step in run.steps[-len(orders) :])
-    return {
-        "steps": len(orders),
-        "same_order": sum(a == b for a, b in zip(whole, orders.values(), strict=True)),
-        "off_pct": 100 * (statistics.median(simulated_run.step_ns) - real) / real,
-    }
 
 
 def recorded(folder: Path) -> dict[str, Any]:
@@ -220,11 +130,14 @@ def summary(cells: list[dict[str, Any]], real: list[dict[str, Any]], engine: lis
         "engine_cells": len(engine),
         "engine_tokens_differ": sum(not row["equal"] for row in engine),
         "simulated_faults": faults,
+        "steps_in_another_order": sum(row["replay"]["steps"] - row["replay"]["same_order"] for row in real),
+        "replay_off_worst_pct": round(max((abs(row["replay"]["median_off_pct"]) for row in real), default=0.0), 3),
         "gain_ready_median_pct": round(statistics.median(gains), 3) if gains else 0.0,
     }
     rows: list[dict[str, Any]] = layerwise_packet.verdicts(cells, real)
     clean = not (faults or figures["data_errors"] or figures["open_leases"] or figures["unfinished_tasks"])
-    clean = clean and not figures["engine_tokens_differ"]
+    clean = clean and not figures["engine_tokens_differ"] and not figures["steps_in_another_order"]
+    clean = clean and figures["replay_off_worst_pct"] <= REPLAY_PCT
     return {
         "name": "layerwise-study", "version": 1, "pair": os.environ.get("KIT_PAIR"), "seed": 0,
         "host": {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()},

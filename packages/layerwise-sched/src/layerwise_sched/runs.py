@@ -6,7 +6,7 @@ checkers, the exports and the replay work on the `Run` that it makes, whether re
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -111,6 +111,7 @@ class Run:
     """One process's timeline.
 
     tasks: cid -> TaskRun, in the order of enqueueing. save_set: (step, layer) -> ns of the save's CPU event.
+    sends: (step, layer) -> the send thread's wait for the save's NPU event, behind which it puts.
     gates: gate id -> ns at which its boundary was recorded. dropped: rows that did not fit a ring; orphans: rows of
     tasks whose ENQUEUE is missing. compute_saves: (step, layer) whose CPU event the compute thread itself set, because
     the layer had no save task.
@@ -121,6 +122,7 @@ class Run:
     policies: list[tuple[int, str, bool]] = field(default_factory=list)
     save_set: dict[tuple[int, int], int] = field(default_factory=dict)
     save_recorded: dict[tuple[int, int], int] = field(default_factory=dict)
+    sends: dict[tuple[int, int], Span] = field(default_factory=dict)
     gates: dict[int, int] = field(default_factory=dict)
     gate_layers: dict[int, int] = field(default_factory=dict)
     stalls: list[Stall] = field(default_factory=list)
@@ -175,6 +177,7 @@ def assemble(
     run = Run(plan=plan, dropped=dropped)
     step = (0, 0, 0)  # number, begin, requests
     ordered = sorted(records, key=lambda record: record.t)
+    sends: dict[int, list[Span]] = {}
     # First, so that a wrong stamp (a row before its own ENQUEUE) is kept for `stages.check` to see.
     for row in ordered:
         if row.code == Code.ENQUEUE and (task := known.get(row.subject)) is not None:
@@ -195,6 +198,8 @@ def assemble(
             run.save_set[row.value, row.subject] = row.t
             if row.thread == run.compute_thread:
                 run.compute_saves.add((row.value, row.subject))
+        elif code is Code.SEND_WAIT:
+            sends.setdefault(row.subject, []).append(Span(code, row.t, row.value))
         elif code is Code.SAVE_RECORDED:
             run.save_recorded[row.value, row.subject] = row.t
         elif code is Code.GATE_RECORDED:
@@ -211,10 +216,22 @@ def assemble(
             run.orphans += 1
         else:
             _task_row(found, code, row)
+    _give_sends(run, sends)
     for found in run.tasks.values():
         _derive_met(run, found)
     _apply_stream_order(run)
     return run
+
+
+def _give_sends(run: Run, sends: dict[int, list[Span]]) -> None:
+    """Each save's wait: the first one of its layer that ended between its record and its CPU event."""
+    ends = {layer: sorted(span.end for span in spans) for layer, spans in sends.items()}
+    of = {(layer, span.end): span for layer, spans in sends.items() for span in spans}
+    for (step, layer), at in run.save_set.items():
+        known = ends.get(layer, [])
+        place = bisect_left(known, run.save_recorded.get((step, layer), at))
+        if place < len(known) and known[place] <= at:
+            run.sends[step, layer] = of[layer, known[place]]
 
 
 def _task_row(found: TaskRun, code: Code, row: Record) -> None:

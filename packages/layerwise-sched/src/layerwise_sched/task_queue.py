@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from layerwise_sched.timeline import Timeline
 
 logger = logging.getLogger(__name__)
+_DEQUEUE = Code.DEQUEUE
 
 
 class TaskQueue(queue.Queue[Any]):
@@ -117,7 +118,7 @@ class TaskQueue(queue.Queue[Any]):
         self.waiting = task is not None
         if task is not None and self._timeline is not None:
             try:
-                self._timeline.local().event(Code.DEQUEUE, task.cid, index)
+                self._timeline.local().event(_DEQUEUE, task.cid, index)
             except Exception:
                 self._drop_timeline()
         return item

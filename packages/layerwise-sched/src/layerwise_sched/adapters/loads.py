@@ -14,7 +14,7 @@ from layerwise_sched.adapters.marks import mark_gate, mark_save
 from layerwise_sched.adapters.process import Control
 from layerwise_sched.adapters.recorder import Recorder, Serving
 from layerwise_sched.dispatch import Dispatcher
-from layerwise_sched.model import DataPath, DependencyKind, LayerPlan, Task, owner_chains
+from layerwise_sched.model import DataPath, DependencyKind, LayerPlan, Task, owner_chains, task_of
 from layerwise_sched.policy import make_policy
 from layerwise_sched.sampler import Sampler
 from layerwise_sched.task_queue import TaskQueue
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from layerwise_sched.config import Config
 
 logger = logging.getLogger(__name__)
+# A member is looked up through its class's metaclass, which costs more than the question it answers.
+KEY, RANGE = DataPath.KEY, DataPath.RANGE
+SAVE_CPU, SAVE_NPU = DependencyKind.SAVE_CPU, DependencyKind.SAVE_NPU
+GATE_CONDITION, GATE_NPU = DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU
+SLOT_RELEASE = DependencyKind.SLOT_RELEASE
+_DONE, _SAVE_SET, _GATE_RECORDED = Code.DONE, Code.SAVE_SET, Code.GATE_RECORDED
+_STALL, _SAVE_RECORDED = Code.STALL, Code.SAVE_RECORDED
 
 
 class Loads:
@@ -77,6 +84,9 @@ class Loads:
         self.queue = queue
         receiver.request_queue = queue
         queue.use(dispatcher.policy)
+        sender = getattr(self.worker, "kv_send_thread", None)  # it runs already, and looks its events up at each use
+        if self.recorder is not None and (events := getattr(sender, "sync_save_events", None)):
+            sender.sync_save_events = [views.SendView(events, layer, self.recorder) for layer in range(len(events))]
 
     def _watch(self, receiver: Any, queue: TaskQueue) -> None:
         """The timeline's side of `attach`."""
@@ -159,7 +169,7 @@ class Loads:
             task_done()
             task = queue.current
             if task is not None:
-                recorder.event(Code.DONE, task.cid, len(queue.tasks))
+                recorder.event(_DONE, task.cid, len(queue.tasks))
 
         return counting
 
@@ -174,28 +184,34 @@ class Loads:
         transfers = data.transfer_tasks
         layer = data.layer_id
         gate = data.attention_start_gate
-        groups = tuple(dict.fromkeys(transfer.group_id for transfer in transfers))
+        if len(transfers) == 1:
+            groups = (transfers[0].group_id,)
+        else:
+            groups = tuple(dict.fromkeys([transfer.group_id for transfer in transfers]))
         requests: tuple[str, ...] = ()
         if self.recorder is not None:
             found = {part.request.req_id for transfer in transfers for part in transfer.block_ranges}
             requests = tuple(sorted(found))
-        plan = self.plan
+        plan, receiver = self.plan, self.receiver
         assert plan is not None
         key_major = bool(transfers) and getattr(transfers[0], "use_key_major_ranges", False)
-        return Task(
-            cid=self.numbers.new_cid(),
-            step=self.step,
-            layer=layer,
-            path=DataPath.RANGE if key_major else plan.path,
-            source=data.wait_for_save_layer,
-            gate=None if gate is None else self._gate_id(gate),
-            chain=plan.chains[layer] if layer < plan.num_layers else -1,
-            groups=groups,
-            requests=requests,
-            has_io=bool(transfers),
-            final=layer == self.receiver.final_layer_id,
-            key_major=key_major,
-            slot_waiter=getattr(self.receiver, "external_slot_release_waiter", None) is not None,
+        # The fields in their order, and no keywords: this runs in the compute thread, for every layer.
+        return task_of(
+            (
+                self.numbers.new_cid(),
+                self.step,
+                layer,
+                RANGE if key_major else plan.path,
+                data.wait_for_save_layer,
+                None if gate is None else self._gate_id(gate),
+                plan.chains[layer] if layer < plan.num_layers else -1,
+                groups,
+                requests,
+                bool(transfers),
+                layer == receiver.final_layer_id,
+                key_major,
+                getattr(receiver, "external_slot_release_waiter", None) is not None,
+            )
         )
 
     def _gate_id(self, gate: Any) -> int:
@@ -221,32 +237,32 @@ class Loads:
         source = task.source
         if source is not None:
             if not self._saves[source].is_set():
-                return DependencyKind.SAVE_CPU
+                return SAVE_CPU
             # Asked behind the CPU event only: until that, the NPU event may still be the last step's.
-            if task.path is not DataPath.KEY and self._npu is not None and not self._npu[source].query():
-                return DependencyKind.SAVE_NPU
+            if (npu := self._npu) is not None and task.path is not KEY and not npu[source].query():
+                return SAVE_NPU
         if task.gate is not None and task.has_io:
             mark = self._gates.get(task.gate)
             event = None if mark is None else mark.gate._event
             if event is None:
-                return DependencyKind.GATE_CONDITION
+                return GATE_CONDITION
             if not event.query():
-                return DependencyKind.GATE_NPU
+                return GATE_NPU
         if task.slot_waiter or getattr(self.receiver, "external_slot_release_waiter", None) is not None:
-            return DependencyKind.SLOT_RELEASE
+            return SLOT_RELEASE
         return None
 
     # -- told by upstream's objects; none of these may raise ----------------------------------------------------------
     def save_finished(self, layer: int) -> None:
         """A save's CPU event was set."""
         if self.recorder is not None:
-            self.recorder.event(Code.SAVE_SET, layer, self.step)
+            self.recorder.event(_SAVE_SET, layer, self.step)
         self._wake()
 
     def gate_opened(self, mark: GateMark) -> None:
         """An attention boundary was recorded. The gate's lock is held."""
         if self.recorder is not None:
-            self.recorder.event(Code.GATE_RECORDED, mark.ident, mark.layer, mark.opened)
+            self.recorder.event(_GATE_RECORDED, mark.ident, mark.layer, mark.opened)
         self._wake()
 
     def _wake(self) -> None:
@@ -288,12 +304,12 @@ class Loads:
     def stalled(self, layer: int, begin: int) -> None:
         """The compute thread was in `wait_for_layer_load` of this layer since `begin` (ns)."""
         if self.recorder is not None:
-            self.recorder.event(Code.STALL, layer, clock(), begin)
+            self.recorder.event(_STALL, layer, clock(), begin)
 
     def save_recorded(self, layer: int, at: int) -> None:
         """The NPU event of this layer's save was recorded at `at` (ns)."""
         if self.recorder is not None:
-            self.recorder.event(Code.SAVE_RECORDED, layer, self.step, at)
+            self.recorder.event(_SAVE_RECORDED, layer, self.step, at)
 
     def use(self, name: str) -> None:
         """Put another policy in force now. Raises PolicyError for an unknown name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layerwise_sched.timeline import NO_TASK, Code, clock
 
@@ -56,6 +56,11 @@ class Serving:
         """The handler is done with it."""
         self.cid = NO_TASK
         self.missing = None
+
+    def unmet(self, event: Any, kind: DependencyKind) -> None:
+        """Note that an NPU event is incomplete as the wait for it begins: only then is the wait's end the event's."""
+        if self.cid != NO_TASK and not event.query():
+            self.recorder.event(Code.UNMET, self.cid, kind)
 
     def span(self, code: Code, begin: int, end: int) -> None:
         """One span of the task, in ns."""

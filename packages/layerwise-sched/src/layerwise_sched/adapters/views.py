@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from layerwise_sched.adapters.marks import GateMark
-    from layerwise_sched.adapters.recorder import Serving
+    from layerwise_sched.adapters.recorder import Recorder, Serving
+
+# Bound once: a member is looked up through its class's metaclass, which costs as much as a row does.
+_SAVE_CPU, _SAVE_NPU, _SEND_WAIT = Code.SAVE_CPU, Code.SAVE_NPU, Code.SEND_WAIT
+_GATE_CONDITION, _GATE_NPU = Code.GATE_CONDITION, Code.GATE_NPU
+_BUILD, _TRANSFER, _SLOT_RELEASE = Code.BUILD, Code.TRANSFER, Code.SLOT_RELEASE
+_NEED_SAVE_CPU, _NEED_SAVE_NPU = DependencyKind.SAVE_CPU, DependencyKind.SAVE_NPU
+_NEED_GATE_CONDITION, _NEED_GATE_NPU = DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU
 
 
 class _View:
@@ -40,12 +47,12 @@ class SaveView(_View):
         """Upstream's bounded wait; a poll that timed out is a span too, so that the time is explained."""
         serving = self._serving
         begin = clock()
-        serving.missing = DependencyKind.SAVE_CPU
+        serving.missing = _NEED_SAVE_CPU
         try:
             return bool(self._of.wait(timeout))
         finally:
             serving.missing = None
-            serving.span(Code.SAVE_CPU, begin, clock())
+            serving.span(_SAVE_CPU, begin, clock())
 
 
 class NpuView:
@@ -61,13 +68,39 @@ class NpuView:
     def synchronize(self) -> None:
         """Block the receive thread until the save's place in the compute stream is reached."""
         serving = self._serving
+        event = self._events[self._index]
         begin = clock()
-        serving.missing = DependencyKind.SAVE_NPU
+        serving.missing = _NEED_SAVE_NPU
         try:
-            self._events[self._index].synchronize()
+            serving.unmet(event, _NEED_SAVE_NPU)
+            event.synchronize()
         finally:
             serving.missing = None
-            serving.span(Code.SAVE_NPU, begin, clock())
+            serving.span(_SAVE_NPU, begin, clock())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._events[self._index], name)
+
+
+class SendView:
+    """A save's NPU event as the send thread sees it: where the compute stream is when that thread waits for it."""
+
+    __slots__ = ("_events", "_index", "_recorder")
+
+    def __init__(self, events: list[Any], index: int, recorder: Recorder) -> None:
+        self._events = events
+        self._index = index
+        self._recorder = recorder
+
+    def synchronize(self) -> None:
+        """Block the send thread until the save's place in the compute stream is reached."""
+        event = self._events[self._index]
+        waits = not event.query()  # how long the call takes does not say: a busy core makes it long
+        begin = clock()
+        try:
+            event.synchronize()
+        finally:
+            self._recorder.event(_SEND_WAIT, self._index, clock() if waits else begin, begin)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._events[self._index], name)
@@ -87,17 +120,19 @@ class GateView(_View):
         serving = self._serving
         begin = clock()
         opened_before = self._mark.opened is not None
-        serving.missing = DependencyKind.GATE_NPU if opened_before else DependencyKind.GATE_CONDITION
+        serving.missing = _NEED_GATE_NPU if opened_before else _NEED_GATE_CONDITION
         try:
+            if opened_before:
+                serving.unmet(self._of._event, _NEED_GATE_NPU)
             return bool(self._of.wait(timeout))
         finally:
             end = clock()
             serving.missing = None
             opened = self._mark.opened
             middle = end if opened is None else min(max(opened, begin), end)
-            serving.span(Code.GATE_CONDITION, begin, middle)
+            serving.span(_GATE_CONDITION, begin, middle)
             if opened is not None:
-                serving.span(Code.GATE_NPU, middle, end)
+                serving.span(_GATE_NPU, middle, end)
 
 
 _CALLS = ("batch_copy", "batch_copy_get", "get")
@@ -111,7 +146,7 @@ class StoreView(_View):
     the last wait to the call is the building.
     """
 
-    __slots__ = ("_leases", "_parts", "_submitting")
+    __slots__ = ("_inner", "_leases", "_parts", "_submitting")
 
     def __init__(
         self,
@@ -126,11 +161,14 @@ class StoreView(_View):
         self._submitting = submitting
         self._leases = leases
         self._parts = parts
+        self._inner: StoreView | None = None
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._of, name)
         if name == "store" and value is not None:
-            return StoreView(value, self._serving, self._submitting, self._leases)
+            if (view := self._inner) is None or view._of is not value:
+                view = self._inner = StoreView(value, self._serving, self._submitting, self._leases)
+            return view
         if name in _CALLS:
             return self._timed(value)
         if name == "batch_remove_lease":
@@ -144,11 +182,11 @@ class StoreView(_View):
             self._submitting()
             begin = clock()
             if self._parts:
-                serving.span(Code.BUILD, serving.last, begin)
+                serving.span(_BUILD, serving.last, begin)
             try:
                 return call(*args, **kwargs)
             finally:
-                serving.span(Code.TRANSFER, begin, clock())
+                serving.span(_TRANSFER, begin, clock())
 
         return timed
 
@@ -173,7 +211,7 @@ def watch_builder(builder: Any, serving: Serving) -> None:
             return build(*args, **kwargs)
         finally:
             inside = False
-            serving.span(Code.BUILD, begin, clock())
+            serving.span(_BUILD, begin, clock())
 
     def timed_addrs(*args: Any, **kwargs: Any) -> Any:
         if inside:
@@ -182,7 +220,7 @@ def watch_builder(builder: Any, serving: Serving) -> None:
         try:
             return build_addrs(*args, **kwargs)
         finally:
-            serving.span(Code.BUILD, begin, clock())
+            serving.span(_BUILD, begin, clock())
 
     builder.build, builder.build_addrs = timed_build, timed_addrs
 
@@ -197,7 +235,7 @@ def slot_waiter(waiter: Callable[[int], None], serving: Serving) -> Callable[[in
             waiter(layer)
         finally:
             serving.missing = None
-            serving.span(Code.SLOT_RELEASE, begin, clock())
+            serving.span(_SLOT_RELEASE, begin, clock())
 
     waited._layerwise = waiter  # type: ignore[attr-defined]
     return waited

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from layerwise_sched.runs import Run
 
-_TRACKS = ("compute thread", "compute stream", "receive thread", "tasks", "head-of-line")
+_TRACKS = ("compute thread", "compute stream", "send thread", "receive thread", "tasks", "head-of-line")
 
 
 def events(run: Run, pid: int = 1) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """A run as slices on tracks, before any format: what is drawn where.
 
 Tracks: the compute thread (steps, stalls), the compute stream (attention windows, as far as NPU events were seen), the
-receive thread (waits, build, transfer, one after the other), each task's whole life (these overlap), head-of-line
-events (these may overlap too), and counters. Times in ns from the run's first row.
+send thread (its waits for the stream, its puts), the receive thread (waits, build, transfer, one after the other), each
+task's whole life (these overlap), head-of-line events (these may overlap too), and counters. Times in ns from the run's
+first row.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def tracks_of(run: Run) -> Tracks:
         for stall in run.stalls
     ]
     nested += _attention(run)
+    nested += _puts(run)
     for task in run.tasks.values():
         facts = task.task
         args: dict[str, Any] = {
@@ -88,6 +90,16 @@ def tracks_of(run: Run) -> Tracks:
     nested = [piece for piece in nested if piece.end > piece.begin]
     order = sorted(nested, key=lambda piece: (piece.track, piece.begin, -piece.end))
     return Tracks(order, sorted(overlapping, key=lambda piece: piece.begin), _counters(run), begin)
+
+
+def _puts(run: Run) -> list[Slice]:
+    """The send thread: its wait for the stream, and from there to the save's CPU event."""
+    found: list[Slice] = []
+    for (step, layer), wait in run.sends.items():
+        args = {"step": step}
+        found.append(Slice("send thread", f"wait save L{layer}", wait.begin, wait.end, -1, args))
+        found.append(Slice("send thread", f"save L{layer}", wait.end, run.save_set[step, layer], -1, args))
+    return found
 
 
 def _attention(run: Run) -> list[Slice]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from layerwise_sched.legal import Readiness
     from layerwise_sched.model import Task
 
-_GATES = (DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU)
+GATE_CONDITION, GATE_NPU = DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU
 _SAVES = (DependencyKind.SAVE_CPU, DependencyKind.SAVE_NPU)
 
 
@@ -60,28 +60,32 @@ def first_ready(
     here. (Its groups may only pass each other where they share none, and its loads wait for no save.) Tasks without I/O
     stay where they are: running them early gains nothing. gate: only tasks of the head's gate.
     """
-    if head.final or head.key_major:
+    _, step, layer, _, _, group, chain, _, _, _, final, key_major, _ = head
+    if final or key_major:
         return 0
-    step, group, missing_in = head.step, head.gate, ready.missing
-    chains, layers = {head.chain}, {head.layer}
+    missing_in = ready.missing
+    chains, layers = {chain}, {layer}
     index = 0
     for task in islice(queue, 1, lookahead + 1):
         index += 1
-        if task is None or task.final or task.step != step or task.key_major:
+        if task is None:
             return 0
-        chain = task.chain
-        layers.add(task.layer)
-        if chain in chains or task.source in layers:
+        # One unpacking: this runs for every queued task, and a field by its name costs as much as the whole row.
+        _, of_step, layer, _, source, its_gate, chain, _, _, has_io, final, key_major, _ = task
+        if final or of_step != step or key_major:
+            return 0
+        layers.add(layer)
+        if chain in chains or source in layers:
             chains.add(chain)
             continue
         chains.add(chain)
-        if not task.has_io or (gate and task.gate != group):
+        if not has_io or (gate and its_gate != group):
             continue
         missing = missing_in(task)
         if missing is None:
             return index
         polls -= 1
         # Gates open in the order of their ids, and ids ascend along the queue: the rest need not be asked.
-        if missing in _GATES or not polls:
+        if missing is GATE_CONDITION or missing is GATE_NPU or not polls:
             return 0
     return 0

@@ -208,7 +208,10 @@ class _Engine:
         if put == ABSENT:
             self.save_set[layer] = at
         else:
-            self.send_at = self.save_set[layer] = max(self.send_at, saved) + put
+            free = max(self.send_at, at)
+            self.send_at = self.save_set[layer] = max(free, saved) + put
+            if self.record:
+                self._row(free, Code.SEND_WAIT, layer, max(free, saved), _SEND)
         if self.record:
             self._row(at, Code.SAVE_RECORDED, layer, self.number, _HOST)
             self._row(self.save_set[layer], Code.SAVE_SET, layer, self.number, _HOST if put == ABSENT else _SEND)

@@ -1,25 +1,30 @@
 """A recorded run as a workload, so that the same steps can be run under another policy: what if.
 
 Taken from the recording: the compute thread's own times (from its stalls, boundaries and saves), transfers, builds,
-the send thread's puts and the plan. Stream times are known only where an NPU event was observed (waited for, or seen
-by a query); where a layer has no observation the median of the observed layers stands in, and `Replayed.guessed` says
-how many did. A step with a dropped row, a failed task or an unfinished task is left out and counted.
+the send thread's puts, the threads' wake-ups and the plan. When the compute stream reached a place is known where a
+thread really waited for it; a wait that returned at once only says "not later". Where a layer has no such wait the
+median of its other steps stands in, else that of the other layers, and `Replayed.guessed` says how many did. A step
+with a dropped row, a failed task or an unfinished task is left out and counted.
 """
 
 from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from layerwise_sched.errors import TimelineError
 from layerwise_sched.model import DependencyKind, LayerPlan
 from layerwise_sched.simulation.workload import ABSENT, StepTimes, Workload
 from layerwise_sched.stages import Stage, stage_sums
-from layerwise_sched.timeline import Code
+from layerwise_sched.timeline import Code, Proof
 
 if TYPE_CHECKING:
     from layerwise_sched.runs import Run, Stall, Step, TaskRun
+
+
+SLACK_NS: Final = 20_000
+"""Two stamps of different threads that are nearer than this say the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +46,34 @@ def workload_of(run: Run) -> Replayed:
     stalls: dict[int, dict[int, Stall]] = {}
     for stall in run.stalls:
         stalls.setdefault(stall.step, {})[stall.layer] = stall
-    steps: list[StepTimes] = []
-    skipped = guessed = 0
-    send_at, last_end = 0, None
+    held = {hold.head for hold in run.holds}
+    readers: list[tuple[_Step, int]] = []
+    skipped = 0
+    last_end = None
     for step in run.steps:
         tasks = by_step.get(step.step, [])
         entered = stalls.get(step.step, {})
         whole = len(entered) == run.plan.num_layers and all(task.complete for task in tasks)
-        reader = _Step(run, run.plan, step, tasks, entered)
+        reader = _Step(run, run.plan, step, tasks, entered, held)
         if not whole or not reader.whole():
             skipped += 1
             last_end = None
             continue
-        times, missing, send_at = reader.times(send_at, 0 if last_end is None else step.begin - last_end)
-        steps.append(times)
-        guessed += missing
+        readers.append((reader, 0 if last_end is None else max(0, step.begin - last_end)))
         last_end = step.end
-    if not steps:
+    if not readers:
         raise TimelineError(f"the timeline holds no whole step to replay ({skipped} are not whole)")
+    streams = [_Stream(reader) for reader, _ in readers]
+    rests = _medians([stream.rests for stream in streams])
+    for stream in streams:
+        stream.measure(rests)
+    attentions = _medians([stream.attentions for stream in streams])
+    guessed = 0
+    steps: list[StepTimes] = []
+    for (reader, gap), stream in zip(readers, streams, strict=True):
+        attention, rest, missing = stream.fill(attentions, rests)
+        steps.append(reader.times(attention, rest, stream.computed, gap))
+        guessed += missing
     waiter = any(task.task.slot_waiter for task in run.tasks.values())
     return Replayed(Workload(run.plan, steps, slot_waiter=waiter), skipped, guessed)
 
@@ -66,22 +81,21 @@ def workload_of(run: Run) -> Replayed:
 class _Step:
     """Reads one step's durations."""
 
-    def __init__(self, run: Run, plan: LayerPlan, step: Step, tasks: list[TaskRun], stalls: dict[int, Stall]) -> None:
-        self.run, self.plan, self.step, self.stalls = run, plan, step, stalls
+    def __init__(
+        self,
+        run: Run,
+        plan: LayerPlan,
+        step: Step,
+        tasks: list[TaskRun],
+        stalls: dict[int, Stall],
+        held: set[int],
+    ) -> None:
+        self.run, self.plan, self.step, self.stalls, self.held = run, plan, step, stalls, held
         self.tasks = {task.task.layer: task for task in tasks}
         layers = plan.num_layers
         recorded = {(at, gate) for gate, at in run.gates.items() if step.begin <= at <= step.end}
         self.gate = {run.gate_layers[gate]: (gate, at) for at, gate in sorted(recorded)}
         self.saved = [run.save_recorded.get((step.step, layer)) for layer in range(layers)]
-        self.npu: dict[tuple[DependencyKind, int], int] = {}
-        for task in tasks:
-            for kind, subject in (
-                (DependencyKind.SAVE_NPU, task.task.source),
-                (DependencyKind.GATE_NPU, task.task.gate),
-            ):
-                if (found := task.met.get(kind)) is not None and subject is not None:
-                    key = (kind, subject)
-                    self.npu[key] = min(found.at, self.npu.get(key, found.at))
 
     def whole(self) -> bool:
         """Whether every boundary and every save of the step is on record."""
@@ -90,87 +104,198 @@ class _Step:
             (self.step.step, layer) in self.run.save_set for layer in layers
         )
 
-    def times(self, send_at: int, gap: int) -> tuple[StepTimes, int, int]:
-        """The durations; how many stream times were stood in for; when the send thread was last busy."""
+    def boundary(self, layer: int) -> int:
+        """When the host recorded the attention boundary of a layer, ns."""
+        return self.gate[layer][1]
+
+    def times(self, attention: list[int], rest: list[int], computed: list[int | None], gap: int) -> StepTimes:
+        """The durations of the step, with its stream times as they were measured or stood in for."""
         layers = self.plan.num_layers
         host, post, after = [], [], []
         for layer in range(layers):
-            boundary, saved = self.gate[layer][1], self.saved[layer] or 0
-            host.append(max(0, boundary - self.stalls[layer].end))
+            boundary, saved = self.boundary(layer), self.saved[layer] or 0
+            host.append(max(0, boundary - self._load_end(layer)))
             post.append(max(0, saved - boundary))
             after.append(max(0, self.stalls[layer + 1].begin - saved) if layer + 1 < layers else 0)
-        attention, rest, guessed = self._stream()
-        save, send_at = self._saves(send_at)
         zero = [0] * layers
         parts = {name: list(zero) for name in ("build", "submit", "finish", "handler", "slot")}
         load = [ABSENT] * layers
+        woke = self._wake_ups()
         for layer, task in self.tasks.items():
             sums = stage_sums(task)
             if task.task.has_io:
                 load[layer] = sums[Stage.TRANSFER]
             for name in ("build", "submit", "finish", "handler"):
                 parts[name][layer] = sums[Stage(name)]
+            parts["handler"][layer] += woke.get(layer, 0)
+            parts["build"][layer] += self._save_wake_up(task)
             released = [span.end for span in task.spans if span.code is Code.SLOT_RELEASE]
             if released:
                 parts["slot"][layer] = released[-1] - (task.dequeued or 0)
         requests: tuple[str, ...] = next((task.task.requests for task in self.tasks.values()), ())
         groups = [self.tasks[layer].task.groups if layer in self.tasks else (0,) for layer in range(layers)]
-        times = StepTimes(
-            host, post, after, attention, rest, load, save, requests=requests, groups=groups, gap=max(0, gap), **parts
-        )
-        return times, guessed, send_at
+        return StepTimes(
+            host, post, after, attention, rest, load, self._saves(computed), requests=requests, groups=groups, gap=gap,
+            **parts,
+        )  # fmt: skip
 
-    def _stream(self) -> tuple[list[int], list[int], int]:
-        """Attention and rest of each layer on the stream, from the observed NPU events; how many had none."""
-        layers = self.plan.num_layers
-        reached = [self.npu.get((DependencyKind.GATE_NPU, self.gate[layer][0])) for layer in range(layers)]
-        computed = [self.npu.get((DependencyKind.SAVE_NPU, layer)) for layer in range(layers)]
-        attention: list[int | None] = []
-        both: list[int | None] = []  # from a boundary to the next one, where the stream was busy all the way
-        for layer in range(layers):
-            begin, end = reached[layer], computed[layer]
-            attention.append(max(0, end - begin) if begin is not None and end is not None else None)
-            if layer + 1 < layers:
-                following = reached[layer + 1]
-                known = begin is not None and following is not None and self._busy(layer + 1, following)
-                both.append(max(0, following - begin) if known else None)  # type: ignore[operator]
-        both.append(self._last(reached, _filled(both)))
-        guessed = sum(value is None for value in attention)
-        filled, whole = _filled(attention), _filled(both)
-        attended = [min(part, total) if seen is None else part
-                    for part, total, seen in zip(filled, whole, attention, strict=True)]  # fmt: skip
-        return attended, [max(0, total - part) for part, total in zip(attended, whole, strict=True)], guessed
+    def _load_end(self, layer: int) -> int:
+        """When the compute thread could go on with a layer: the end of its load, where it waited for that.
 
-    def _last(self, reached: list[int | None], before: list[int]) -> int:
-        """Stream time of the last layer, to the step's end; no task waits for its gate, so its begin may be unseen."""
-        begin = reached[-1]
-        if begin is None:
-            begin = self.gate[len(reached) - 1][1]
-            if len(reached) > 1 and (earlier := reached[-2]) is not None:
-                begin = max(begin, earlier + before[-1])
-        return max(0, self.step.end - begin)
+        What passes until it runs again is its wake-up, and host time wherever the wait ends.
+        """
+        stall, task = self.stalls[layer], self.tasks.get(layer)
+        if task is None or task.done is None:
+            return stall.end
+        return min(stall.end, max(stall.begin, task.done))
 
-    def _busy(self, layer: int, reached: int) -> bool:
-        """Whether the stream, not the host, decided when the boundary of `layer` was reached."""
-        return reached > self.gate[layer][1]
+    def _wake_ups(self) -> dict[int, int]:
+        """Each task's time from when the receive thread could take it to when it did; none where a policy held it."""
+        found: dict[int, int] = {}
+        free = self.step.begin
+        for task in sorted(self.tasks.values(), key=lambda task: task.dequeued or 0):
+            taken = task.dequeued or 0
+            if task.task.cid not in self.held and not task.position:
+                found[task.task.layer] = max(0, taken - max(free, task.enqueued))
+            free = task.done or taken
+        return found
 
-    def _saves(self, send_at: int) -> tuple[list[int], int]:
+    def _save_wake_up(self, task: TaskRun) -> int:
+        """From a save's CPU event to the end of the receive thread's wait for it; the building follows that."""
+        at = self.run.save_set.get((self.step.step, task.task.source if task.task.source is not None else -1))
+        ends = [(span.begin, span.end) for span in task.spans if span.code is Code.SAVE_CPU]
+        if at is None or not ends or at < ends[-1][0]:
+            return 0
+        return max(0, ends[-1][1] - at)
+
+    def _saves(self, computed: list[int | None]) -> list[int]:
         """Put times: from when the send thread could begin to when it set the CPU event."""
-        found = []
+        found: list[int] = []
+        sent = 0
         for layer in range(self.plan.num_layers):
-            done = self.run.save_set[self.step.step, layer]
-            recorded = self.saved[layer] or 0
-            begin = max(send_at, recorded, self.npu.get((DependencyKind.SAVE_NPU, layer), 0))
-            if (self.step.step, layer) in self.run.compute_saves:
+            key = (self.step.step, layer)
+            done = self.run.save_set[key]
+            if key in self.run.compute_saves:
                 found.append(ABSENT)
                 continue
+            wait = self.run.sends.get(key)
+            if wait is not None and wait.end > wait.begin:
+                begin = wait.end
+            else:  # the stream was there: the thread's own time since it could begin is part of the put
+                begin = max(sent, self.saved[layer] or 0, computed[layer] or 0)
             found.append(max(0, done - begin))
-            send_at = done
-        return found, send_at
+            sent = done
+        return found
 
 
-def _filled(values: list[int | None]) -> list[int]:
-    """The values with the median of the known ones in the gaps; 0 where none is known."""
-    known = [value for value in values if value is not None]
-    middle = round(statistics.median(known)) if known else 0
-    return [middle if value is None else value for value in values]
+class _Stream:
+    """When the compute stream was where, in one step, as far as that is known.
+
+    reached: begin of each layer's attention; computed: its save event; ns, None where nobody really waited for it.
+    latest: not later than this, ns, for each `computed`.
+    """
+
+    def __init__(self, step: _Step) -> None:
+        self.step = step
+        self.layers = layers = step.plan.num_layers
+        self.reached: list[int | None] = [None] * layers
+        self.computed: list[int | None] = [None] * layers
+        self.latest = [step.step.end] * layers
+        self.attentions: list[int | None] = [None] * layers
+        owner = {gate: layer for layer, (gate, _) in step.gate.items()}
+        for task in step.tasks.values():
+            if task.task.gate is not None and (layer := owner.get(task.task.gate)) is not None:
+                self.reached[layer] = _end(self.reached[layer], _waited(task, DependencyKind.GATE_NPU))
+            if (source := task.task.source) is not None:
+                self.computed[source] = _end(self.computed[source], _waited(task, DependencyKind.SAVE_NPU))
+                if (met := task.met.get(DependencyKind.SAVE_NPU)) is not None:
+                    self.latest[source] = min(self.latest[source], met.at)
+        for layer in range(layers):
+            if (wait := step.run.sends.get((step.step.step, layer))) is not None:
+                self.latest[layer] = min(self.latest[layer], wait.end)
+                if wait.end > wait.begin:
+                    self.computed[layer] = _end(self.computed[layer], wait.end)
+        self.rests = [self._rest(layer) for layer in range(layers)]
+
+    def _rest(self, layer: int) -> int | None:
+        """Stream time behind a layer's save, where the next boundary found the stream busy with it."""
+        if layer + 1 == self.layers:
+            return None
+        done, following = self.computed[layer], self.reached[layer + 1]
+        if done is None or following is None or following - self.step.boundary(layer + 1) <= SLACK_NS:
+            return None
+        return max(0, following - done)
+
+    def _last_rest(self, computed: int) -> int | None:
+        """Stream time behind the last save, where the step's end waited for nothing else."""
+        last, step = self.layers - 1, self.step
+        end = step.step.end
+        others = max(step.saved[last] or 0, step.run.save_set[step.step.step, last])
+        return max(0, end - computed) if end - others > SLACK_NS else None
+
+    def _begins(self, layer: int, rests: list[int]) -> int | None:
+        """Begin of a layer's attention: seen, or the boundary, or the end of the layer before where that was later."""
+        if (seen := self.reached[layer]) is not None:
+            return seen
+        boundary = self.step.boundary(layer)
+        if not layer:
+            return boundary
+        done = self.computed[layer - 1]
+        return None if done is None else max(boundary, done + rests[layer - 1])
+
+    def measure(self, rests: list[int]) -> None:
+        """Attention times, given the rest of each layer."""
+        for layer in range(self.layers):
+            begin, end = self._begins(layer, rests), self.computed[layer]
+            if begin is not None and end is not None:
+                self.attentions[layer] = max(0, end - begin)
+            elif begin is not None and self.step.run.sends.get((self.step.step.step, layer)) is None:
+                following = self.reached[layer + 1] if layer + 1 < self.layers else None  # nobody saw the save's event
+                if following is not None and following - self.step.boundary(layer + 1) > SLACK_NS:
+                    self.attentions[layer] = max(0, following - begin - rests[layer])
+
+    def fill(self, attentions: list[int], rests: list[int]) -> tuple[list[int], list[int], int]:
+        """Attention and rest of each layer, and how many attentions were stood in for."""
+        attended, rested, missing, at = [], [], 0, 0
+        for layer in range(self.layers):
+            at = max(at, self.step.boundary(layer))
+            time = self.attentions[layer]
+            if time is None:
+                missing += 1
+                time = max(0, min(attentions[layer], self.latest[layer] - at))
+            attended.append(time)
+            at += time
+            seen = self.rests[layer] if layer + 1 < self.layers else self._last_rest(at)
+            rested.append(rests[layer] if seen is None else seen)
+            at += rested[-1]
+        return attended, rested, missing
+
+
+def _waited(task: TaskRun, kind: DependencyKind) -> int | None:
+    """When an NPU event of the task completed, ns: of the simulator, or by a wait that found it incomplete."""
+    met = task.met.get(kind)
+    if met is not None and met.proof is Proof.MODEL:
+        return met.at
+    code = Code.GATE_NPU if kind is DependencyKind.GATE_NPU else Code.SAVE_NPU
+    incomplete = task.unmet.get(kind)
+    if incomplete is None:
+        return None
+    return next((span.end for span in task.spans if span.code is code and span.begin <= incomplete <= span.end), None)
+
+
+def _end(known: int | None, at: int | None) -> int | None:
+    """The earlier of two observations."""
+    if known is None or at is None:
+        return at if known is None else known
+    return min(known, at)
+
+
+def _medians(steps: list[list[int | None]]) -> list[int]:
+    """For each layer the median over the steps; where a layer was never seen, that of all others; 0 for none."""
+    everything = [value for values in steps for value in values if value is not None]
+    middle = round(statistics.median(everything)) if everything else 0
+    found = []
+    for layer in zip(*steps, strict=True):
+        known = [value for value in layer if value is not None]
+        found.append(round(statistics.median(known)) if known else middle)
+    return found
