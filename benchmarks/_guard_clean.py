@@ -23,19 +23,19 @@ CHUNKS = {"max_num_batched_tokens": 128}
 # The other plugin whose hooks lie at the same boundaries, inside of the guard's.
 TOGETHER = {"VLLM_MRV2_METADATA": '{"enabled": true}'}
 SEGMENTS: dict[str, dict[str, Any]] = {
-    "sync": {"model": "dense", "engine": {}},
-    "async": {"model": "dense", "engine": ASYNC},
-    "chunks-prefix": {"model": "dense", "engine": {**CHUNKS, "enable_prefix_caching": True}},
-    "preemption": {"model": "dense", "engine": SMALL},
-    "preemption-async": {"model": "dense", "engine": {**SMALL, **ASYNC, **CHUNKS}},
+    "sync": {"model": "one-layer", "engine": {}},
+    "async": {"model": "one-layer", "engine": ASYNC},
+    "chunks-prefix": {"model": "one-layer", "engine": {**CHUNKS, "enable_prefix_caching": True}},
+    "preemption": {"model": "one-layer", "engine": SMALL},
+    "preemption-async": {"model": "one-layer", "engine": {**SMALL, **ASYNC, **CHUNKS}},
     "sliding": {"model": "sliding", "engine": {**CHUNKS, "enable_prefix_caching": True}},
     "sliding-async": {"model": "sliding", "engine": {**CHUNKS, **ASYNC}},
     "hybrid": {"model": "hybrid", "engine": CHUNKS},
     "hybrid-async": {"model": "hybrid", "engine": {**CHUNKS, **ASYNC}},
     "eagle": {"model": "dense", "engine": {}, "speculative": 3},
     "eagle-async": {"model": "dense", "engine": {**ASYNC, **SMALL, "num_gpu_blocks_override": 20}, "speculative": 3},
-    "together": {"model": "dense", "engine": CHUNKS, "environment": TOGETHER},
-    "together-async": {"model": "dense", "engine": {**SMALL, **ASYNC}, "environment": TOGETHER},
+    "together": {"model": "one-layer", "engine": CHUNKS, "environment": TOGETHER},
+    "together-async": {"model": "one-layer", "engine": {**SMALL, **ASYNC}, "environment": TOGETHER},
 }
 # Steps of one engine in one process: a run that is stopped loses no more.
 CHUNK = {"interpreted": 400, "fast": 4000}

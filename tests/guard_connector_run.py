@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import layerwise_engine
-import layerwise_engine_pool
 
 PROMPTS = layerwise_engine.PROMPTS
 
@@ -47,6 +46,7 @@ def plant(fault: str, found: dict[str, Any]) -> None:
 
 
 def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
+    import layerwise_engine_pool  # its base class is vllm-ascend's: the simulator must be active by now
     from vllm import LLM, SamplingParams
 
     master = None
@@ -66,7 +66,7 @@ def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
     arguments = layerwise_engine.arguments_of({"backend": "mooncake", **spec}, model)
     arguments["disable_log_stats"] = False
     try:
-        with layerwise_engine.loads_first(True):
+        with layerwise_engine.loads_first(True, lambda: None):
             llm = LLM(**arguments)
             runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
             guard = runner.__dict__["_kv_plan_guard"]
@@ -74,6 +74,7 @@ def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
             prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
             try:
                 for number in (1, 2):
+                    layerwise_engine.forget_misses(llm)
                     outputs = llm.generate(prompts, sampling, use_tqdm=False)
                     result[f"tokens_{number}"] = [list(output.outputs[0].token_ids) for output in outputs]
             except Exception as error:

@@ -54,6 +54,7 @@ NOT_VISIBLE: Final = (
     "what a kernel does with a right plan (such as using slot -1 as an index)",
     "order of streams and transfers beyond what connector metadata says",
     "two groups whose different block ids overlap in memory",
+    "a plan whose forward ends the worker process itself before the plan was read; one that raises is audited",
 )
 
 

@@ -93,11 +93,11 @@ def swapped_groups(scene: Scene) -> bool:
     """One request's rows of two groups change places."""
     one, other = scene.tables[0], scene.tables[1]
     width = min(one.shape[1], other.shape[1])
-    first = one[0, :width].clone()
-    if bool((first == other[0, :width]).all()):
+    # Within each group's pool: an id beyond it is another kind, and recurrent operators read it unchecked.
+    mine, others = one[0, :width] % scene.pool_of(1), other[0, :width] % scene.pool_of(0)
+    if bool((mine == other[0, :width]).all()) or bool((others == one[0, :width]).all()):
         return False
-    one[0, :width] = other[0, :width]
-    other[0, :width] = first
+    one[0, :width], other[0, :width] = others, mine
     return True
 
 

@@ -100,6 +100,8 @@ def inherited_row(scene: Scene) -> bool:
     if not overwrite or not count or count + len(ids[scene.gid]) > room:
         return False
     old = tables.block_tables[scene.gid].gpu[index, :count].tolist()
+    if old[: len(ids[scene.gid])] == list(ids[scene.gid])[: len(old)]:
+        return False  # the new owner got the old one's block: nothing would be wrong
     scene.memory["calls"] = [(index, with_row(ids, scene.gid, [*old, *ids[scene.gid]]), True)]
     return True
 

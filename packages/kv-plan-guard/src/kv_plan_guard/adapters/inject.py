@@ -38,7 +38,7 @@ WORKLOADS: Final[dict[str, tuple[list[int], list[int], dict[str, Any]]]] = {
     "long": ([300, 280], [8], {"max_num_batched_tokens": 160}),
     "early-end": ([20, 30, 40], [3, 14, 14], {}),
     "growing": ([120, 110], [26], {}),
-    "reused-rows": ([20, 30, 25, 35, 28], [4], {"max_num_seqs": 2}),
+    "reused-rows": ([20, 150, 25, 140, 28, 35, 160], [4, 7, 5, 9], {"max_num_seqs": 2}),
     "preemption": ([100] * 8, [60], {"num_gpu_blocks_override": 9}),
     "drafts": ([30] * 4, [16], {}),
 }
@@ -172,7 +172,9 @@ def _watch_release(scheduler: Any, planter: Planter) -> set[int]:
     update = scheduler.update_from_output
 
     def update_from_output(scheduler_output: Any, *args: Any, **named: Any) -> Any:
-        released.add(planter.outputs[id(scheduler_output)][0])
+        known = planter.outputs.get(id(scheduler_output))
+        if known is not None:  # else a step that was queued before this cell
+            released.add(known[0])
         return update(scheduler_output, *args, **named)
 
     scheduler.update_from_output = update_from_output

@@ -36,8 +36,12 @@ class Scene:
     @property
     def pool(self) -> int:
         """Kernel blocks of the fault's group."""
-        manager = int(self.runner.block_tables.block_sizes[self.gid])
-        return int(self.runner.kv_cache_config.num_blocks) * (manager // self.block_size)
+        return self.pool_of(self.gid)
+
+    def pool_of(self, gid: int) -> int:
+        """Kernel blocks of a group."""
+        manager, kernel = int(self.runner.block_tables.block_sizes[gid]), int(self.runner.kernel_block_sizes[gid])
+        return int(self.runner.kv_cache_config.num_blocks) * (manager // kernel)
 
     def lengths(self) -> list[int]:
         """Tokens of each row after this step, by the runner's own host counts."""
