@@ -155,24 +155,27 @@ def _index(cells: list[dict[str, Any]], real: list[dict[str, Any]], engine: list
         _paths(cells),
         "## Engine cells",
         _engine(engine) if engine else "None were run.\n",
+        _engine_waits(engine),
         "## Verdicts by scope",
         _table(("scope", "policy", "verdict", "gain %", "noise %", "why"), [
             (row["scope"], row["policy"], row["verdict"], row["gain_pct"], row["noise_pct"], row["why"]) for row in rows
         ]),
     ]  # fmt: skip
-    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
 
 
 def _real(real: list[dict[str, Any]]) -> str:
-    head = ("schedule", "policy", "median ms", "p99 ms", "events", "head → ready", "passes", "in flight", "gain %",
+    head = ("schedule", "policy", "median ms", "p99 ms", "events", "event ms", "head → ready", "passes", "in flight",
+            "block ranges", "gain %",
             "noise %", "verdict", "data errors", "leases", "unfinished")  # fmt: skip
     rows = []
     for row in real:
         judged = row.get("verdict", {})
         pairs = ", ".join(pair.partition(":")[0] for pair in row["hol_pairs"]) or row["impossible"] or "-"
         rows.append(
-            (row["schedule"], row["policy"], row["median_ms"], row["p99_ms"], row["hol_events"], pairs, row["passes"],
-             row["in_flight"], judged.get("gain_pct"), judged.get("noise_pct"), judged.get("answer"),
+            (row["schedule"], row["policy"], row["median_ms"], row["p99_ms"], row["hol_events"], row["hol_ms"], pairs,
+             row["passes"], row["in_flight"], row["block_ranges"],
+             judged.get("gain_pct"), judged.get("noise_pct"), judged.get("answer"),
              row["data_errors"], row["open_leases"], row["unfinished"])
         )  # fmt: skip
     return _table(head, rows)
@@ -234,6 +237,18 @@ def _paths(cells: list[dict[str, Any]]) -> str:
         )  # fmt: skip
     head = ("path", "cells", "with events", "median gain % there", "best", *(answer.value for answer in Answer))
     return _table(head, rows)
+
+
+def _engine_waits(engine: list[dict[str, Any]]) -> str:
+    rows = [row for row in engine if row.get("waits_us")]
+    if not rows:
+        return ""
+    names = list(rows[0]["waits_us"])
+    return "Waits of the recorded engines, p50 / p95 / p99 in us.\n\n" + _table(
+        ("engine", *names),
+        [(row["engine"], *(" / ".join(f"{value:.0f}" for value in row["waits_us"][name]) for name in names))
+         for row in rows],
+    )  # fmt: skip
 
 
 def _engine(engine: list[dict[str, Any]]) -> str:

@@ -69,6 +69,7 @@ def real_row(
     """The repeats of one schedule under one policy, and their timelines; fifo: those of FIFO on the same schedule."""
     repeats: list[dict[str, Any]] = []
     replays: list[dict[str, Any]] = []
+    peaks: list[dict[str, Any]] = []
     nominal: list[float] = []
     runs: list[Run] = []
     waits: dict[str, list[int]] = {name: [] for name in (*WAITS, "hol")}
@@ -77,9 +78,10 @@ def real_row(
         faults = result["data_errors"] + result["open_leases"] + result["unfinished"]
         faults += len(result.get("stage_problems", [])) + int(bool(result.get("raised")))
         run = read(Path(result["timeline"])).run()
+        peaks.append(depths(run))
         repeats.append(
             {"median_ms": statistics.median(times), "p99_ms": times[-1], "hol": result["hol"],
-             "in_flight": depths(run)["in_flight_max"], "faults": faults}
+             "in_flight": peaks[-1]["in_flight_max"], "faults": faults}
         )  # fmt: skip
         for name, values in totals(run).items():
             if name.value in waits:
@@ -99,6 +101,8 @@ def real_row(
         "hol_pairs": sorted({pair for result in results for pair in result["hol_pairs"]}),
         "passes": sum(result["counts"]["reordered"] for result in results),
         "in_flight": max(repeat["in_flight"] for repeat in repeats),
+        "block_ranges": max(peak["block_ranges_max"] for peak in peaks),
+        "hol_ms": sum(waits["hol"]) / 1e6,
         "data_errors": sum(result["data_errors"] for result in results),
         "open_leases": sum(result["open_leases"] for result in results),
         "unfinished": sum(result["unfinished"] for result in results),

@@ -24,7 +24,7 @@ from layerwise_sched.checker import check_run
 from layerwise_sched.hol import find
 from layerwise_sched.policy import make_policy
 from layerwise_sched.simulation import buffers_in_use, generate, simulate
-from layerwise_sched.stages import check, totals
+from layerwise_sched.stages import Stage, check, totals
 from layerwise_sched.summary import depths, quantile, summarise
 from layerwise_sched.timeline_file import find_timelines, read
 from layerwise_sched.verdict import Repeat, judge
@@ -80,14 +80,21 @@ def cell_row(cell: Cell, repeats: int) -> dict[str, Any]:
 def recorded(folder: Path) -> dict[str, Any]:
     """What an engine's timeline shows; dashes where none was on."""
     if not folder.is_dir():
-        return {"tasks": None, "events": None, "event ms": None, "unexplained": None, "step ms": None}
-    found = [summarise(read(path).run()) for path in find_timelines(folder)]
+        names = ("tasks", "events", "event ms", "unexplained", "step ms", "in flight", "block ranges", "leases at most")
+        return dict.fromkeys(names)
+    runs = [read(path).run() for path in find_timelines(folder)]
+    found, peaks = [summarise(run) for run in runs], [depths(run) for run in runs]
+    waits = {stage.value: [ns for run in runs for ns in totals(run)[stage]] for stage in Stage if stage in WAITS}
     return {
         "tasks": sum(one["tasks"]["count"] for one in found),
         "events": sum(one["hol"]["events"] for one in found),
         "event ms": sum(one["hol"]["duration"]["total_ms"] for one in found),
         "unexplained": sum(one["explained"]["problems"] for one in found),
         "step ms": found[0]["steps"]["median_ms"],
+        "in flight": max(peak["in_flight_max"] for peak in peaks),
+        "block ranges": max(peak["block_ranges_max"] for peak in peaks),
+        "leases at most": max((peak["leases_max"] or 0 for peak in peaks), default=0),
+        "waits_us": {name: tails(values) for name, values in waits.items()},
     }
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layerwise_sched import DataPath, TimelineError, WorkloadError, make_policy
+from layerwise_sched import DataPath, DependencyKind, TimelineError, WorkloadError, make_policy
 from layerwise_sched.passing import passes
 from layerwise_sched.runs import assemble
 from layerwise_sched.simulation import Spec, generate, make_plan, simulate, workload_of
 from layerwise_sched.simulation.layout import buffers_in_use
 from layerwise_sched.simulation.spec_file import spec_of
 from layerwise_sched.simulation.workload import ABSENT, StepTimes, Workload
-from layerwise_sched.timeline import Code
+from layerwise_sched.timeline import Code, Record
 from strategies import specs
 
 
@@ -145,6 +145,27 @@ def test_a_replay_of_a_simulation_repeats_it_and_predicts_the_other_policy(spec:
         direct = simulate(workload, make_policy(policy)).step_ns
         what_if = simulate(replayed.workload, make_policy(policy)).step_ns
         assert what_if == pytest.approx(direct, rel=0.02), policy
+
+
+def test_a_slow_call_is_no_wait() -> None:
+    """Real threads have no stamp of the stream: only waits. One that found its event complete says nothing, however
+    long a busy core made it.
+    """
+    recorded = simulate(generate(STREAM_BUSY), make_policy("fifo"))
+    step_ns = recorded.step_ns
+    late = 5_000_000
+    rows = [row for row in recorded.records if row.code != Code.MET]
+    slow = next(row for row in rows if row.code == Code.SAVE_NPU and row.value == row.t)
+    source = next(task.source for task in recorded.tasks if task.cid == slow.subject)
+    assert source is not None
+    first = next(row for row in rows if row.code == Code.SEND_WAIT and row.subject == source)  # knows it better
+    rows = [row._replace(value=row.value + late) if row is slow else row for row in rows if row is not first]
+    replayed = workload_of(assemble(rows, recorded.tasks, recorded.plan))
+    assert simulate(replayed.workload, make_policy("fifo")).step_ns[1:] == pytest.approx(step_ns[1:], rel=0.02)
+    asked = Record(slow.t + 1, Code.UNMET, slow.subject, DependencyKind.SAVE_NPU, slow.thread)
+    believed = workload_of(assemble([*rows, asked], recorded.tasks, recorded.plan))
+    times = [sum(load.workload.steps[0].attention[: source + 1]) for load in (replayed, believed)]
+    assert times[1] > times[0] + late // 2
 
 
 def test_a_replay_leaves_out_steps_that_are_not_whole() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from layerwise_sched import DependencyKind, Task, TimelineError, make_policy
 from layerwise_sched.runs import assemble
 from layerwise_sched.simulation import Spec, generate, simulate
@@ -57,6 +60,44 @@ def test_the_storage_never_grows() -> None:
     assert sys.getrefcount(last) == 3
     ring.take()
     assert sys.getrefcount(last) == 2  # no task is kept alive by a ring that was read
+
+
+@given(st.lists(st.one_of(st.integers(1, 9), st.none()), max_size=60), st.sampled_from([1, 2, 4, 8]))
+@settings(max_examples=200, deadline=None)
+def test_a_ring_is_a_bounded_queue_whatever_the_pace_of_its_reader(acts: list[int | None], rows: int) -> None:
+    ring, kept, lost, number = Ring("r", rows), [], 0, 0
+    for act in [*acts, None]:
+        if act is None:
+            assert ring.take()[0][2::4] == kept
+            kept = []
+        for _ in range(act or 0):
+            ring.event(Code.DONE, number, at=0)
+            kept, lost = (kept, lost + 1) if len(kept) == rows else ([*kept, number], lost)
+            number += 1
+    assert ring.dropped == lost
+
+
+def test_a_reader_beside_the_writer_sees_every_row_once_and_in_order() -> None:
+    ring, ended, seen = Ring("r", 64), threading.Event(), []
+
+    def read_on() -> None:
+        while not ended.is_set():
+            seen.extend(ring.take()[0][2::4])
+
+    reader = threading.Thread(target=read_on)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        reader.start()
+        for number in range(20_000):
+            ring.event(Code.DONE, number)
+        ended.set()
+        reader.join()
+    finally:
+        sys.setswitchinterval(interval)
+    seen += ring.take()[0][2::4]
+    assert len(seen) + ring.dropped == 20_000
+    assert all(a < b for a, b in pairwise(seen))
 
 
 def test_threads_have_rings_of_their_own() -> None:

@@ -170,20 +170,24 @@ def describe(event: HolEvent, run: Run) -> dict[str, Any]:
 
 
 def depths(run: Run) -> dict[str, Any]:
-    """Peaks of what was in flight: queued tasks, tasks not yet done, their block metadata's layers, leases."""
-    changes: list[tuple[int, int]] = []
+    """Peaks of what was in flight: queued tasks, tasks not yet done, their metadata (block ranges), leases."""
+    changes: list[tuple[int, int, int]] = []
     for task in run.tasks.values():
-        changes.append((task.enqueued, 1))
+        ranges = len(task.task.groups) * len(task.task.requests) if task.task.has_io else 0
+        changes.append((task.enqueued, 1, ranges))
         if (end := task.done if task.done is not None else task.failed) is not None:
-            changes.append((end, -1))
-    level = peak = 0
-    for _, change in sorted(changes):
+            changes.append((end, -1, -ranges))
+    level = peak = held = most_held = 0
+    for _, change, ranges in sorted(changes):
         level += change
+        held += ranges
         peak = max(peak, level)
+        most_held = max(most_held, held)
     queued = [task.queued for task in run.tasks.values()]
     return {
         "queue_max": max(queued, default=0),
         "in_flight_max": peak,
+        "block_ranges_max": most_held,
         "leases_max": max((leases for _, leases, _ in run.gauges), default=None),
         "backend_queue_max": max((depth for _, _, depth in run.gauges if depth >= 0), default=None),
     }
