@@ -106,6 +106,8 @@ def main(arguments: list[str]) -> None:
     job = json.loads(Path(arguments[0]).read_text())
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if any(spec["pool"] == "mooncake" for spec in job["runs"]):
+        sys.path.insert(0, os.environ["KIT_MOONCAKE"])  # before the simulator puts a stand-in where none is installed
     import ascend_sim
 
     ascend_sim.activate()

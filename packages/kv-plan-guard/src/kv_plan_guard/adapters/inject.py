@@ -39,7 +39,8 @@ WORKLOADS: Final[dict[str, tuple[list[int], list[int], dict[str, Any]]]] = {
     "early-end": ([20, 30, 40], [3, 14, 14], {}),
     "growing": ([120, 110], [26], {}),
     "reused-rows": ([20, 150, 25, 140, 28, 35, 160], [4, 7, 5, 9], {"max_num_seqs": 2}),
-    "preemption": ([100] * 8, [60], {"num_gpu_blocks_override": 9}),
+    # Of many lengths: freed blocks come back last in, first out, and a request that resumes must not get its old ones.
+    "preemption": ([100, 90, 110, 70, 120, 60, 105, 80], [60, 42, 51, 66, 37], {"num_gpu_blocks_override": 9}),
     "drafts": ([30] * 4, [16], {}),
 }
 # How many blocks make the preemption workload preempt, where it is not the dense model's number.
