@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from rich.console import Console  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 from rich.table import Table  # noqa: E402
 from vllm_pairs.doctor import Workbench  # noqa: E402
+from vllm_pairs.doctor.command import cached_run  # noqa: E402
 
 OUT = ROOT / "out" / "doctor"
 RECORD = ROOT / "benchmarks" / "doctor_truth.json.xz"
@@ -103,25 +105,34 @@ def verified_pairs() -> set[tuple[str, str]]:
     return {(row["vllm"], row["vllm_ascend"]) for row in envs.buildable_rows() if row["status"] == "verified"}
 
 
+def run_core(core: doctor_sources.Source, plugins: list[doctor_sources.Source]) -> dict[str, dict[str, Any]]:
+    """Reports of one core's cells by plugin, each tree read once; kept by the content of all that they depend on."""
+    bench = Workbench(processes=1)
+    core_side = bench.core(core.tree, core.version)
+    reports = {}
+    for plugin in plugins:
+        plugin_side = bench.plugin(plugin.tree, plugin.version)
+        report = cached_run(bench, core_side, plugin_side, [], use_cache=True, folder=OUT / "reports")
+        reports[plugin.version] = report.as_dict("medium")
+    return reports
+
+
 def run_doctor(
     console: Console, only_cores: list[str], only_plugins: list[str]
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """The report of every cell, or of those named, each tree read once."""
+    """The report of every cell, or of those named: cores side by side, one to a processor."""
     every = doctor_sources.sources()
     cores = [s for s in every if s.kind == "core" and s.version in (only_cores or [s.version])]
     plugins = [s for s in every if s.kind == "plugin" and s.version in (only_plugins or [s.version])]
-    reports = {}
-    bench = Workbench()
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("doctor", total=len(cores) * len(plugins))
-        for core in cores:
-            core_side = bench.core(doctor_sources.ensure(core, console.print), core.version)
-            for plugin in plugins:
-                plugin_side = bench.plugin(doctor_sources.ensure(plugin, console.print), plugin.version)
-                report = bench.run(core_side, plugin_side)
-                reports[core.version, plugin.version] = report.as_dict("medium")
+    for source in (*cores, *plugins):
+        doctor_sources.ensure(source, console.print)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        running = {core.version: pool.submit(run_core, core, plugins) for core in cores}
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(f"{len(cores)} cores x {len(plugins)} plugins", total=len(cores))
+            for _ in as_completed(running.values()):
                 progress.advance(task)
-    return reports
+    return {(core, plugin): report for core in running for plugin, report in running[core].result().items()}
 
 
 def newest_pair() -> tuple[Path, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,6 @@ from vllm_pairs.doctor.world import World
 from vllm_pairs.pairs import CORE_DISTRIBUTIONS, PLUGIN_DISTRIBUTION
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
@@ -115,12 +115,20 @@ class Workbench:
         modules = analysis.plugin_modules()
         for number, module in enumerate(modules, 1):
             for node, place in analysis.walker.module(module):
-                imports.check_imports(analysis, node, place)
-                attributes.check_attributes(analysis, node, place)
-                calls.check(node, place)
-                overrides.check(node, place)
-                check_uninitialised(analysis, node, place)
-                collect(analysis, node, place, replaced)
+                kind = node.__class__
+                if kind is ast.Attribute:
+                    attributes.check_attributes(analysis, node, place)
+                elif kind is ast.Call:
+                    imports.check_imports(analysis, node, place)
+                    calls.check(node, place)
+                    collect(analysis, node, place, replaced)
+                elif kind is ast.ClassDef:
+                    overrides.check(node, place)
+                    check_uninitialised(analysis, node, place)
+                elif kind is ast.Import or kind is ast.ImportFrom:
+                    imports.check_imports(analysis, node, place)
+                elif kind is ast.Assign:
+                    collect(analysis, node, place, replaced)
             self.progress("checking the plugin", number, len(modules))
         rule = ReplacementRule(analysis, callables, sites)
         for one in replaced:

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 SourceKind = Literal["expr", "annotation", "each", "enter", "part", "def", "class", "import", "unknown"]
 _INSPECTED = ("_fields", "__dataclass_fields__", "model_fields", "__code__")
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_LEAVES = frozenset({ast.Name, ast.Constant})
+_ASKING = frozenset({ast.Call, ast.Attribute})  # what `_note_tests` looks at
+_BINDING = frozenset(  # and `_bind_one`
+    {
+        ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.comprehension, ast.withitem,
+        ast.ExceptHandler, ast.Import, ast.ImportFrom, ast.MatchAs, ast.MatchStar,
+    }
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -138,6 +145,9 @@ def _bind(scope: Scope, is_package: bool, top: ast.AST) -> None:
     outer: set[str] = set()
     while stack:
         node = stack.pop()
+        kind = node.__class__
+        if kind in _LEAVES:
+            continue
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             scope.names.setdefault(node.name, []).append(Source("def", node))
             stack += [*node.decorator_list, *node.args.defaults]
@@ -149,8 +159,10 @@ def _bind(scope: Scope, is_package: bool, top: ast.AST) -> None:
             continue
         if isinstance(node, ast.Global | ast.Nonlocal):
             outer.update(node.names)
-        _note_tests(scope, node)
-        _bind_one(scope, is_package, node)
+        if kind in _ASKING:
+            _note_tests(scope, node)
+        elif kind in _BINDING:
+            _bind_one(scope, is_package, node)
         stack += children(node)
     for name in outer:
         scope.names[name] = [Source("unknown")]

@@ -21,6 +21,8 @@ _DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TRIES = (ast.Try, *((ast.TryStar,) if hasattr(ast, "TryStar") else ()))
 _ALL = ("Exception", "BaseException")
+_LEAVES = frozenset({ast.Name, ast.Constant})
+_BRANCHING = frozenset({ast.Lambda, ast.IfExp, ast.BoolOp, *_COMPREHENSIONS})
 
 
 @dataclass(slots=True, eq=False)
@@ -66,17 +68,25 @@ class Place:
         return bool(self.handled.intersection((*parents, *_ALL)))
 
 
+Nodes = list[tuple[ast.AST, Place]]
+
+
 class Walker:
-    """Yields (node, place) for the nodes that rules look at, in the order of the source."""
+    """Lists (node, place) for the nodes that rules look at, in the order of the source.
+
+    Lists and not generators: a million nodes would each pass through a generator for every level they stand at.
+    """
 
     def __init__(self, inference: Inference) -> None:
         self.inference = inference
 
-    def module(self, module: str) -> Iterator[tuple[ast.AST, Place]]:
-        """Everything in a module."""
+    def module(self, module: str) -> Nodes:
+        """Everything in a module, bare names and constants left out."""
+        out: Nodes = []
         tree = self.inference.world.syntax(module)
         if tree is not None and tree.body:
-            yield from self._block(tree.body, Place(module, module_scope(module, tree), tree.body[0]), None)
+            self._block(out, tree.body, Place(module, module_scope(module, tree), tree.body[0]), None)
+        return out
 
     def classes(self, module: str) -> Iterator[tuple[ast.ClassDef, Place]]:
         """The classes of a module's own body, without what is in them."""
@@ -85,61 +95,61 @@ class Walker:
             if isinstance(part, ast.ClassDef) and tree is not None:
                 yield part, Place(module, module_scope(module, tree), part)
 
-    def function(
-        self, function: Ref, node: FunctionNode, owner: Ref | None, own: Ref | None
-    ) -> Iterator[tuple[ast.AST, Place]]:
-        """Everything in one function's body, for a class of self."""
+    def function(self, function: Ref, node: FunctionNode, owner: Ref | None, own: Ref | None) -> Nodes:
+        """Everything in one function's body, for a class of self; bare names and constants left out."""
+        out: Nodes = []
         scope = self.inference.scope(function.module, node, owner, own or owner)
-        yield from self._block(node.body, Place(function.module, scope, node, function), None)
+        self._block(out, node.body, Place(function.module, scope, node, function), None)
+        return out
 
-    def _block(self, body: list[ast.stmt], place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
+    def _block(self, out: Nodes, body: list[ast.stmt], place: Place, owner: Ref | None) -> None:
         for statement in body:
             here = place.at(statement)
-            yield from self._statement(statement, here, owner)
+            self._statement(out, statement, here, owner)
             if isinstance(statement, ast.If) and (leaves(statement.body) or leaves(statement.orelse)):
                 place = place.doubted()
 
-    def _statement(self, node: ast.stmt, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
+    def _statement(self, out: Nodes, node: ast.stmt, place: Place, owner: Ref | None) -> None:
         if isinstance(node, _DEFS):
-            yield node, place
-            yield from self._function(node, place, owner)
+            out.append((node, place))
+            self._function(out, node, place, owner)
         elif isinstance(node, ast.ClassDef):
-            yield node, place
+            out.append((node, place))
             for part in (*node.decorator_list, *node.bases, *(word.value for word in node.keywords)):
-                yield from self._expression(part, place)
+                self._expression(out, part, place)
             outer = owner.qualname + "." if owner is not None else ""
             inner = Ref(place.module, f"{outer}{node.name}")
             if place.function is not None and owner is None:
                 inner = Ref(place.module, f"{place.function.qualname}.<locals>.{node.name}")
             scope = Scope(place.module, node, inner, inner, place.scope)
-            yield from self._block(node.body, replace(place, scope=scope), inner)
+            self._block(out, node.body, replace(place, scope=scope), inner)
         elif isinstance(node, ast.If):
-            yield from self._if(node, place, owner)
+            self._if(out, node, place, owner)
         elif isinstance(node, _TRIES):
-            yield from self._try(node, place, owner)
+            self._try(out, node, place, owner)
         elif isinstance(node, ast.With | ast.AsyncWith):
-            yield from self._with(node, place, owner)
+            self._with(out, node, place, owner)
         elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
             head = node.test if isinstance(node, ast.While) else node.iter
-            yield from self._expression(head, place)
+            self._expression(out, head, place)
             inner_place = place.doubted() if isinstance(node, ast.While) else place
-            yield from self._block(node.body, inner_place, owner)
-            yield from self._block(node.orelse, place, owner)
+            self._block(out, node.body, inner_place, owner)
+            self._block(out, node.orelse, place, owner)
         elif isinstance(node, ast.Match):
-            yield from self._expression(node.subject, place)
+            self._expression(out, node.subject, place)
             for case in node.cases:
-                yield from self._block(case.body, place.doubted(), owner)
+                self._block(out, case.body, place.doubted(), owner)
         else:
-            yield node, place
+            out.append((node, place))
             for child in children(node):
-                yield from self._expression(child, place)
+                self._expression(out, child, place)
 
     def _function(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place, owner: Ref | None
-    ) -> Iterator[tuple[ast.AST, Place]]:
+        self, out: Nodes, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place, owner: Ref | None
+    ) -> None:
         defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default is not None]
         for part in (*node.decorator_list, *defaults):
-            yield from self._expression(part, place)
+            self._expression(out, part, place)
         if owner is not None and place.scope.node.__class__ is ast.ClassDef:
             qualname = f"{owner.qualname}.{node.name}"
             parent = place.scope.parent
@@ -153,17 +163,17 @@ class Walker:
         scope = self.inference.scope(place.module, node, owner, owner, parent)
         # An exception handler around a def does not catch what the body raises later.
         body = Place(place.module, scope, node, Ref(place.module, qualname), typing=place.typing)
-        yield from self._block(node.body, body, None)
+        self._block(out, node.body, body, None)
 
-    def _if(self, node: ast.If, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
+    def _if(self, out: Nodes, node: ast.If, place: Place, owner: Ref | None) -> None:
         if is_type_checking(node.test):
-            yield from self._block(node.body, replace(place, typing=True), owner)
-            yield from self._block(node.orelse, place, owner)
+            self._block(out, node.body, replace(place, typing=True), owner)
+            self._block(out, node.orelse, place, owner)
             return
-        yield from self._expression(node.test, place)
+        self._expression(out, node.test, place)
         inner = place.doubted(by_parameter=_is_parameter(node.test, place))
-        yield from self._block(node.body, replace(inner, scope=self._narrowed(node.test, place.scope)), owner)
-        yield from self._block(node.orelse, inner, owner)
+        self._block(out, node.body, replace(inner, scope=self._narrowed(node.test, place.scope)), owner)
+        self._block(out, node.orelse, inner, owner)
 
     def _narrowed(self, test: ast.expr, scope: Scope) -> Scope:
         """In a branch under `isinstance(name, Class)` a name is of that class."""
@@ -179,65 +189,74 @@ class Walker:
                 narrowed.checked.discard(name.id)
         return narrowed or scope
 
-    def _try(self, node: ast.Try, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
+    def _try(self, out: Nodes, node: ast.Try, place: Place, owner: Ref | None) -> None:
         caught: set[str] = set()
         for handler in node.handlers:
             if not (handler.body and isinstance(handler.body[-1], ast.Raise)):
                 caught.update(_exceptions(handler.type))
-        yield from self._block(node.body, replace(place, handled=place.handled | caught), owner)
+        self._block(out, node.body, replace(place, handled=place.handled | caught), owner)
         for handler in node.handlers:
-            yield from self._block(handler.body, place.doubted(), owner)
-        yield from self._block(node.orelse, place.doubted() if caught else place, owner)
-        yield from self._block(node.finalbody, place, owner)
+            self._block(out, handler.body, place.doubted(), owner)
+        self._block(out, node.orelse, place.doubted() if caught else place, owner)
+        self._block(out, node.finalbody, place, owner)
 
-    def _with(self, node: ast.With | ast.AsyncWith, place: Place, owner: Ref | None) -> Iterator[tuple[ast.AST, Place]]:
+    def _with(self, out: Nodes, node: ast.With | ast.AsyncWith, place: Place, owner: Ref | None) -> None:
         caught: set[str] = set()
         for item in node.items:
-            yield from self._expression(item.context_expr, place)
+            self._expression(out, item.context_expr, place)
             if item.optional_vars is not None:
-                yield from self._expression(item.optional_vars, place)
+                self._expression(out, item.optional_vars, place)
             call = item.context_expr
             if isinstance(call, ast.Call) and last_name(call.func) in ("suppress", "raises"):
                 caught.update(name for argument in call.args for name in _exceptions(argument))
-        yield from self._block(node.body, replace(place, handled=place.handled | caught), owner)
+        self._block(out, node.body, replace(place, handled=place.handled | caught), owner)
 
-    def _expression(self, node: ast.AST, place: Place) -> Iterator[tuple[ast.AST, Place]]:
+    def _expression(self, out: Nodes, top: ast.AST, place: Place) -> None:
+        stack = [top]
+        while stack:
+            node = stack.pop()
+            kind = node.__class__
+            if kind in _LEAVES:
+                continue
+            if kind in _BRANCHING:
+                self._branching(out, node, place)
+                continue
+            out.append((node, place))
+            below = children(node)
+            below.reverse()
+            stack += below
+
+    def _branching(self, out: Nodes, node: ast.AST, place: Place) -> None:
+        """An expression of which a part has a scope of its own, or is not always read."""
         if isinstance(node, ast.Lambda):
-            scope = Scope(
-                place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked
-            )
-            arguments = [
-                *node.args.posonlyargs,
-                *node.args.args,
-                *node.args.kwonlyargs,
-                node.args.vararg,
-                node.args.kwarg,
-            ]
-            scope.names = {argument.arg: [Source("unknown")] for argument in arguments if argument is not None}
-            name = f"{place.function.qualname}.<lambda>" if place.function is not None else "<lambda>"
-            inner = replace(place.doubted(scope=scope), function=Ref(place.module, name))
-            yield from self._expression(node.body, inner)
-            return
-        if isinstance(node, _COMPREHENSIONS):
-            yield from self._comprehension(node, place)
-            return
-        if isinstance(node, ast.IfExp):
-            yield from self._expression(node.test, place)
-            yield from self._expression(node.body, place.doubted(scope=self._narrowed(node.test, place.scope)))
-            yield from self._expression(node.orelse, place.doubted())
-            return
-        if isinstance(node, ast.BoolOp):
-            yield from self._expression(node.values[0], place)
+            self._lambda(out, node, place)
+        elif isinstance(node, ast.IfExp):
+            self._expression(out, node.test, place)
+            self._expression(out, node.body, place.doubted(scope=self._narrowed(node.test, place.scope)))
+            self._expression(out, node.orelse, place.doubted())
+        elif isinstance(node, ast.BoolOp):
+            self._expression(out, node.values[0], place)
             both = isinstance(node.op, ast.And)
             inner = place.doubted(scope=self._narrowed(node, place.scope) if both else None)
             for part in node.values[1:]:
-                yield from self._expression(part, inner)
-            return
-        yield node, place
-        for child in children(node):
-            yield from self._expression(child, place)
+                self._expression(out, part, inner)
+        else:
+            self._comprehension(out, node, place)
 
-    def _comprehension(self, node: ast.expr, place: Place) -> Iterator[tuple[ast.AST, Place]]:
+    def _lambda(self, out: Nodes, node: ast.Lambda, place: Place) -> None:
+        scope = Scope(place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked)
+        arguments = [
+            *node.args.posonlyargs,
+            *node.args.args,
+            *node.args.kwonlyargs,
+            node.args.vararg,
+            node.args.kwarg,
+        ]
+        scope.names = {argument.arg: [Source("unknown")] for argument in arguments if argument is not None}
+        name = f"{place.function.qualname}.<lambda>" if place.function is not None else "<lambda>"
+        self._expression(out, node.body, replace(place.doubted(scope=scope), function=Ref(place.module, name)))
+
+    def _comprehension(self, out: Nodes, node: ast.AST, place: Place) -> None:
         assert isinstance(node, _COMPREHENSIONS)
         scope = Scope(place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked)
         for part in node.generators:
@@ -251,11 +270,11 @@ class Walker:
                 scope = self._narrowed(test, scope)
         inner = replace(place, scope=scope, conditional=conditional)
         for part in node.generators:
-            yield from self._expression(part.iter, replace(place, scope=scope))
+            self._expression(out, part.iter, replace(place, scope=scope))
             for test in part.ifs:
-                yield from self._expression(test, inner)
+                self._expression(out, test, inner)
         for result in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
-            yield from self._expression(result, inner)
+            self._expression(out, result, inner)
 
 
 def _is_parameter(test: ast.expr, place: Place) -> bool:
