@@ -17,7 +17,11 @@ from _guard_common import checkpoints, child
 # The kernels that make what the guard reads: Triton's interpreter runs vLLM's own code for them.
 INTERPRETED = "slot_mapping=interpreter,gather_block_tables=interpreter"
 LOG = {"enabled": True, "action": "log"}
-SMALL = {"num_gpu_blocks_override": 13, "enable_prefix_caching": True}
+SMALL = {
+    "num_gpu_blocks_override": 9,
+    "max_num_seqs": 6,
+    "enable_prefix_caching": True,
+}  # so few that requests are preempted
 ASYNC = {"async_scheduling": True}
 CHUNKS = {"max_num_batched_tokens": 128}
 # The other plugin whose hooks lie at the same boundaries, inside of the guard's.
@@ -33,10 +37,11 @@ SEGMENTS: dict[str, dict[str, Any]] = {
     "hybrid": {"model": "hybrid", "engine": CHUNKS},
     "hybrid-async": {"model": "hybrid", "engine": {**CHUNKS, **ASYNC}},
     "eagle": {"model": "dense", "engine": {}, "speculative": 3},
-    "eagle-async": {"model": "dense", "engine": {**ASYNC, **SMALL, "num_gpu_blocks_override": 20}, "speculative": 3},
+    "eagle-async": {"model": "dense", "engine": {**ASYNC, **SMALL, "num_gpu_blocks_override": 12}, "speculative": 3},
     "together": {"model": "one-layer", "engine": CHUNKS, "environment": TOGETHER},
     "together-async": {"model": "one-layer", "engine": {**SMALL, **ASYNC}, "environment": TOGETHER},
 }
+SEQS = 4  # rows cost time, and what can go wrong between rows can with four
 # Steps of one engine in one process: a run that is stopped loses no more.
 CHUNK = {"interpreted": 400, "fast": 4000}
 
@@ -45,7 +50,14 @@ def segments(steps: int, kernels: str, seed: int, only: str | None = None) -> li
     """`steps` steps of every segment, in rounds of one chunk each; the seed is printed with every result."""
     chunk = min(CHUNK[kernels], steps)
     return [
-        {"name": f"{name}-{first}", "seed": 100 * first + number, "steps": chunk, "guard": LOG, **segment}
+        {
+            "name": f"{name}-{first}",
+            "seed": 100 * first + number,
+            "steps": chunk,
+            "guard": LOG,
+            **segment,
+            "engine": {"max_num_seqs": SEQS, **segment["engine"]},
+        }
         for first in range(seed, seed + -(-steps // chunk))
         for number, (name, segment) in enumerate(SEGMENTS.items())
         if only is None or name == only

@@ -60,7 +60,7 @@ class Workload:
         ids = self.shared[: min(common, length - 1)]
         ids = ids + [self._token() for _ in range(length - len(ids))]
         sampling = SamplingParams(
-            max_tokens=self.draw.randint(2, 40), temperature=0.0, ignore_eos=True, detokenize=False
+            max_tokens=self.draw.randint(2, 80), temperature=0.0, ignore_eos=True, detokenize=False
         )
         name = f"r{self.made}"
         self.engine.add_request(name, {"prompt_token_ids": ids}, sampling)

@@ -78,7 +78,6 @@ _NOT: Final[dict[tuple[str, str], str]] = {
     ("host-length", "core"): "vLLM's own operators take lengths from the device",
     ("rejection-not-taken-back", "sliding"): "there is no draft for the model",
     ("rejection-not-taken-back", "hybrid"): "there is no draft for the model",
-    ("block-beyond-pool", "hybrid"): "the recurrent operator reads unchecked, and the process ends in the forward",
     ("block-beyond-pool", "core"): "vLLM's CPU operators read unchecked, and the process ends in the forward",
     ("negative-block", "core"): "vLLM's CPU operators read unchecked, and the process ends in the forward",
     ("inherited-row", "hybrid"): "a recurrent row has no column left behind its last owner's",

@@ -74,16 +74,19 @@ def null_block_in_row(scene: Scene) -> bool:
     return True
 
 
-@fault("plan", "table")
+@fault("plan")
 def block_beyond_pool(scene: Scene) -> bool:
-    """A needed column names a block that does not exist: the step itself may crash on it."""
+    """A needed column names a block that does not exist: the step itself may crash on it.
+
+    Of an attention group: recurrent operators take an id that does not exist unchecked, and end the process.
+    """
     scene.tables[scene.gid][0, scene.last_column(0)] = scene.pool + 3
     return True
 
 
-@fault("plan", "table")
+@fault("plan")
 def negative_block(scene: Scene) -> bool:
-    """A needed column is negative."""
+    """A needed column is negative; of an attention group, as `block_beyond_pool`."""
     scene.tables[scene.gid][0, scene.last_column(0)] = -2
     return True
 
