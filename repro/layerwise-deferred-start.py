@@ -1,12 +1,13 @@
 """vLLM's deferred connector start against the layer-wise AscendStore path: what a step prepares comes a step late.
 
-Since 0.29 vLLM calls `start_load_kv` after the forward in every step that admits no synchronous load. The layer-wise
-path prepares its load and save tasks there, so such a forward runs with the tasks of the step before. Real here: vLLM's
-`ActiveKVConnector` (what decides when), vllm-ascend's worker with its send and receive threads (what runs). The
-tasks themselves, the pool and the device's time are the rig's.
+Since 0.29 vLLM calls `start_load_kv` after the forward in every step that admits no synchronous load. In vllm-ascend
+0.29.0rc1 the layer-wise path prepares its load and save tasks there, so such a forward runs with the tasks of the step
+before. (0.30.0rc2 prepares them when the step's metadata is bound, in front of the forward: there nothing is late.)
+Real here: vLLM's `ActiveKVConnector` (what decides when), `AscendStoreConnector` and its worker with the send and
+receive threads (what runs). The tasks themselves, the pool and the device's time are the rig's.
 """
 
-# pairs: 0.30.0 0.29.0
+# pairs: 0.29.0
 
 from __future__ import annotations
 
@@ -17,15 +18,17 @@ from _show import finish
 
 
 class Connector:
-    """What vLLM calls; `start_load_kv` prepares the step's tasks, as upstream's does."""
+    """What vLLM calls: the connector's own methods of a step, on the rig's worker; the rest answers nothing."""
 
     def __init__(self, rig: Any) -> None:
-        self.rig = rig
+        from vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store.ascend_store_connector import AscendStoreConnector
 
-    def start_load_kv(self, forward_context: Any) -> None:
-        """As upstream: the step's tasks are made here."""
-        del forward_context
-        self.rig.begin()
+        self.real = AscendStoreConnector.__new__(AscendStoreConnector)
+        self.real.use_layerwise, self.real.connector_worker = True, rig.worker
+        rig.worker.process_layer_data = lambda requests: rig.begin()  # where upstream makes the step's tasks
+        self.bind_connector_metadata = self.real.bind_connector_metadata
+        self.start_load_kv = self.real.start_load_kv
+        self.clear_connector_metadata = self.real.clear_connector_metadata
 
     def get_finished(self, finished: Any) -> tuple[None, None]:
         """Nothing is ever asynchronous here."""
@@ -60,7 +63,8 @@ def steps(sync_loads: bool, number: int = 3) -> dict[str, int]:
         assert not rig.errors, rig.errors[0]
         for _ in range(number):
             before = rig.steps
-            active.pre_forward(SimpleNamespace(kv_connector_metadata=object(), has_sync_kv_loads=sync_loads))
+            metadata = SimpleNamespace(requests=[SimpleNamespace(req_id="r", load_spec=None)])
+            active.pre_forward(SimpleNamespace(kv_connector_metadata=metadata, has_sync_kv_loads=sync_loads))
             late += rig.steps == before
             submitted = len(rig.submitted)
             try:

@@ -77,6 +77,7 @@ def _table() -> dict[str, Schedule]:
             Schedule("key", plane="key", config={"layerwise_prefetch_layers": 3}, late=LATE),
             Schedule("range", plane="range", config={"layerwise_prefetch_layers": 3}, late=LATE),
             replace(b, name="B-requests", requests=4),
+            replace(b, name="B-two-late", load=2.3 * MS, save=0.3 * MS, late={1: 6 * MS, 4: 6 * MS}),
             replace(
                 b, name="B-deep", config={**INDEPENDENT, "layerwise_prefetch_layers": 8}, pairs=frozenset({(4, 5)})
             ),

@@ -84,7 +84,9 @@ class Loads:
         self.queue = queue
         receiver.request_queue = queue
         queue.use(dispatcher.policy)
-        sender = getattr(self.worker, "kv_send_thread", None)  # it runs already, and looks its events up at each use
+        sender: Any = getattr(
+            self.worker, "kv_send_thread", None
+        )  # it runs already, and looks its events up at each use
         if self.recorder is not None and (events := getattr(sender, "sync_save_events", None)):
             sender.sync_save_events = [views.SendView(events, layer, self.recorder) for layer in range(len(events))]
 
