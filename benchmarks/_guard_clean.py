@@ -17,11 +17,8 @@ from _guard_common import checkpoints, child
 # The kernels that make what the guard reads: Triton's interpreter runs vLLM's own code for them.
 INTERPRETED = "slot_mapping=interpreter,gather_block_tables=interpreter"
 LOG = {"enabled": True, "action": "log"}
-SMALL = {
-    "num_gpu_blocks_override": 9,
-    "max_num_seqs": 6,
-    "enable_prefix_caching": True,
-}  # so few that requests are preempted
+# So few blocks that requests are preempted.
+SMALL = {"num_gpu_blocks_override": 9, "max_num_seqs": 6, "enable_prefix_caching": True}
 ASYNC = {"async_scheduling": True}
 CHUNKS = {"max_num_batched_tokens": 128}
 # The other plugin whose hooks lie at the same boundaries, inside of the guard's.
