@@ -68,6 +68,8 @@ REFUSED = [
     {"name": "unknown-pair", "model": "dense", "guard": LOG, "workload": FEW, "as_pair": "unknown"},
     {"name": "disabled", "model": "dense", "guard": {"enabled": False}, "workload": FEW},
 ]
+# What vllm-ascend up to 0.29.0rc1 says of a hybrid model whose state is larger than its pages can be made.
+NO_HYBRID = "Cannot align ssm_page_size and attn_page_size"
 CLEAN = RUNS[1:] + (SPEC if PLUGIN else [])
 
 
@@ -93,7 +95,10 @@ def read(folder: Path, name: str) -> dict:
     path = folder / f"{name}.json"
     logs = "".join(log.read_text()[-3000:] for log in folder.glob("*.log"))
     assert path.exists(), logs
-    return json.loads(path.read_text())
+    result = json.loads(path.read_text())
+    if name.startswith("hybrid") and NO_HYBRID in result.get("error", ""):
+        pytest.skip(f"this plugin refuses the tiny hybrid model itself: {NO_HYBRID}")
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +127,11 @@ def test_what_the_scenarios_are_there_for_happened(results):
     assert read(results, "preemption")["metrics"]["preemptions"] > 0
     assert read(results, "prefix")["metrics"]["prefix_hits"] > 0
     assert [group["kind"] for group in read(results, "sliding")["guard"]["layout"]].count("sliding") == 1
-    assert "mamba" in [group["kind"] for group in read(results, "hybrid")["guard"]["layout"]]
     if PLUGIN:
         for name in ("spec-sync", "spec-async"):
             metrics = read(results, name)["metrics"]
             assert 0 < metrics["accepted"] < metrics["drafted"]
+    assert "mamba" in [group["kind"] for group in read(results, "hybrid")["guard"]["layout"]]
 
 
 def test_on_gives_the_tokens_of_off(results):
