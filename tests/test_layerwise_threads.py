@@ -2,12 +2,15 @@
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from layerwise_schedules import SCHEDULES
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 
 def unverified() -> str | None:
@@ -118,6 +121,24 @@ def test_where_nothing_can_block_no_policy_changes_the_order(results, name):
     for policy in POLICIES:
         assert results[f"{name}-{policy}"]["order"] == results[f"{name}-fifo"]["order"]
         assert results[f"{name}-{policy}"]["counts"]["reordered"] == 0
+
+
+def test_the_simulator_takes_the_same_steps_in_the_same_order_and_time(results):
+    """Every run replayed under its own policy. A step's time is compared with its own record, so a slow machine is
+    slow on both sides.
+    """
+    real = pytest.importorskip("layerwise_real")
+    from layerwise_sched.timeline_file import read
+
+    steps, same, off = 0, 0, []
+    for spec in SCHEDULED:
+        result = results[spec["name"]]
+        found = real.replay(read(Path(result["timeline"])).run(), spec["policy"])
+        assert found["same_order"] == found["steps"] or spec["policy"] != "fifo", spec["name"]
+        steps, same, off = steps + found["steps"], same + found["same_order"], [*off, abs(found["off_pct"])]
+    assert steps == sum(spec["steps"] for spec in SCHEDULED)
+    assert same >= 0.98 * steps  # a decision within a wake-up of the next event may fall on either side of it
+    assert statistics.median(off) < 5
 
 
 def test_fifo_is_the_queues_own_get(results):

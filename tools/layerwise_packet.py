@@ -141,6 +141,10 @@ def _index(cells: list[dict[str, Any]], real: list[dict[str, Any]], engine: list
         _real(real) if real else "None were run.\n",
         "## Waits on real threads",
         _waits(real) if real else "None were run.\n",
+        "## Phases on real threads",
+        "Milliseconds of a step, all of its tasks added up, so that tasks that are queued together count each; and the "
+        "compute thread's own stalls.",
+        _phases(real) if real else "None were run.\n",
         "## The simulator on the same steps",
         "Each recorded run was replayed under its own policy. *Same order*: steps whose loads ran in the same order; "
         "*replay off*: medians of step time apart, per cent, over the repeats and of the worst one. *Predicted from "
@@ -192,6 +196,14 @@ def _waits(real: list[dict[str, Any]]) -> str:
         for row in real
     ]
     return _table(("schedule", "policy", *names), rows)
+
+
+def _phases(real: list[dict[str, Any]]) -> str:
+    names = list(real[0]["phases_ms"])
+    return _table(
+        ("schedule", "policy", *names),
+        [(row["schedule"], row["policy"], *(row["phases_ms"][name] for name in names)) for row in real],
+    )
 
 
 def _replays(real: list[dict[str, Any]]) -> str:

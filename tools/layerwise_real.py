@@ -70,6 +70,8 @@ def real_row(
     repeats: list[dict[str, Any]] = []
     replays: list[dict[str, Any]] = []
     peaks: list[dict[str, Any]] = []
+    phases: dict[str, float] = {}
+    steps = 0
     nominal: list[float] = []
     runs: list[Run] = []
     waits: dict[str, list[int]] = {name: [] for name in (*WAITS, "hol")}
@@ -84,8 +86,11 @@ def real_row(
              "in_flight": peaks[-1]["in_flight_max"], "faults": faults}
         )  # fmt: skip
         for name, values in totals(run).items():
+            phases[name.value] = phases.get(name.value, 0.0) + sum(values) / 1e6
             if name.value in waits:
                 waits[name.value] += values
+        phases["compute stalls"] = phases.get("compute stalls", 0.0) + sum(s.end - s.begin for s in run.stalls) / 1e6
+        steps += len(run.steps)
         waits["hol"] += [event.duration_ns for event in find(run).events]
         replays.append(replay(run, policy))
         if "times" in result:
@@ -107,6 +112,7 @@ def real_row(
         "open_leases": sum(result["open_leases"] for result in results),
         "unfinished": sum(result["unfinished"] for result in results),
         "waits_us": {name: tails(values) for name, values in waits.items()},
+        "phases_ms": {name: round(ms / steps, 3) for name, ms in phases.items()},
         "timeline": results[0]["timeline"],
         "replay": {
             "steps": sum(found["steps"] for found in replays),
