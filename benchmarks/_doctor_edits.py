@@ -159,6 +159,13 @@ def _read(node: ast.Attribute, edit: Edit) -> ast.expr:
     return _around(made, node.value, node)
 
 
+def _getattr(node: ast.Call, edit: Edit) -> ast.Call:
+    """`getattr(x, name)` gives None for this one name; a loop may ask for others, which have to fail for themselves."""
+    node.func = _placed(ast.Name("__doctor_getattr__", ast.Load()), node)
+    node.args.append(_placed(ast.Constant(edit.name), node))
+    return node
+
+
 def _accept_keyword(node: ast.FunctionDef, edit: Edit) -> ast.FunctionDef:
     """Take this one keyword, and no other: the next one that the core passes has to fail for itself."""
     node.args.kwonlyargs.append(_placed(ast.arg(edit.name), node))
@@ -231,6 +238,7 @@ _HANDLERS: dict[str, tuple[Any, Callable[[Any, Edit], Any]]] = {
     "add-argument": (ast.Call, _add_argument),
     "read": (ast.Attribute, _read),
     "read-callable": (ast.Attribute, _read),
+    "getattr": (ast.Call, _getattr),
     "accept-keyword": (_FUNCTIONS, _accept_keyword),
     "accept-positional": (_FUNCTIONS, _accept_positional),
     "default": (_FUNCTIONS, _default),

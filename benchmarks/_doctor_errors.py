@@ -106,16 +106,26 @@ def _stray_origin(error: BaseException, frames: list[Frame]) -> str:
 # Imports
 
 
+def _importing(frames: list[Frame], book: Book) -> tuple[Frame, Any, bool] | None:
+    """The innermost import statement of the plugin, and whether it failed itself or in the body of what it imports.
+
+    The plugin puts functions of its own in place of `__import__`: their frames stand behind the statement's.
+    """
+    for index in reversed(range(len(frames))):
+        one = frames[index]
+        if book.relative(one.path) and (node := node_of(one, (ast.Import, ast.ImportFrom))) is not None:
+            return one, node, all(inner.frame.f_code.co_name != "<module>" for inner in frames[index + 1 :])
+        if one.frame.f_code.co_name == "<module>" and book.relative(one.path):
+            return None  # fails in its own code
+    return None
+
+
 def _of_import(error: ImportError, frames: list[Frame], book: Book) -> list[Finding] | None:
-    index = next((i for i in reversed(range(len(frames))) if book.relative(frames[i].path)), None)
-    if index is None:
+    if (found := _importing(frames, book)) is None:
         return None
-    one = frames[index]
-    node = node_of(one, (ast.Import, ast.ImportFrom))
-    if node is None:
-        return None
+    one, node, itself = found
     file = book.relative(one.path) or ""
-    if index != len(frames) - 1:
+    if not itself:
         return _of_module(error, frames, book)
     if match := _IMPORT_NAME.search(str(error)):
         return _missing_names(error, one, node, book, match)
@@ -132,13 +142,10 @@ def _of_import(error: ImportError, frames: list[Frame], book: Book) -> list[Find
 
 def _of_module(error: BaseException, frames: list[Frame], book: Book) -> list[Finding] | None:
     """What a plugin imports fails in its own body, for a reason of its own: a package that is not here, for one."""
-    index = next((i for i in reversed(range(len(frames))) if book.relative(frames[i].path)), None)
-    if index is None or index == len(frames) - 1:
+    found = _importing(frames, book)
+    if found is None or found[2]:
         return None
-    one = frames[index]
-    node = node_of(one, (ast.Import, ast.ImportFrom))
-    if node is None or frames[index + 1].frame.f_code.co_name != "<module>":
-        return None
+    one, node, _ = found
     module = _absolute(node, one) if isinstance(node, ast.ImportFrom) else node.names[0].name
     file = book.relative(one.path) or ""
     finding = Finding("", "environment", module, "", file, one.line, *core_site(frames), text_of(error))
@@ -202,6 +209,10 @@ def _of_attribute(error: AttributeError, frames: list[Frame], book: Book) -> lis
         if node is not None:
             called = any(isinstance(n, ast.Call) and n.func is node for n in ast.walk(syntax(one.path)))
             finding.edits = [edit_of(book, one.path, "read-callable" if called else "read", node, name)]
+        elif (
+            (call := node_of(one, ast.Call)) is not None and ast.unparse(call.func) == "getattr" and len(call.args) == 2
+        ):
+            finding.edits = [edit_of(book, one.path, "getattr", call, name)]
         return [finding]
     if core_file(one.path):
         return _core_reads_plugin(error, owner, name, frames, book)
@@ -252,5 +263,9 @@ def _core_reads_plugin(
             finding.edits = [edit_of(book, path, "class-attribute", node, name)]
             return [finding]
     symbol, origin = _owner_symbol(owner, name)
+    if origin == "mismatch":
+        origin = "other"  # the core's own fault
+    elif cls.__module__ in ("builtins", "torch") and origin == "environment":
+        origin = "mismatch"  # the core was handed another kind of object than it works on
     path, line = plugin_site(frames, book)
-    return [Finding("", "other" if origin == "mismatch" else origin, symbol, "", path, line, *place, text_of(error))]
+    return [Finding("", origin, symbol, "", path, line, *place, text_of(error))]

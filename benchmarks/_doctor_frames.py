@@ -56,11 +56,11 @@ def text_of(error: BaseException, most: int = 400) -> str:
 
 
 def frames_of(error: BaseException) -> Iterator[Frame]:
-    """Outermost first, the import system's own left out."""
+    """Outermost first, the import system's own and those of these tools left out."""
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not code.co_filename.startswith("<frozen importlib"):
+        if not code.co_filename.startswith(("<frozen importlib", f"{Path(__file__).parent}/_doctor_")):
             line, end, col, end_col = list(code.co_positions())[trace.tb_lasti // 2]
             whole = None not in (line, end, col, end_col)
             place = (line, col, end, end_col) if whole else None

@@ -28,6 +28,7 @@ DEFINITION_KINDS = (
     "override-kind",
     "abstract-method",
     "replacement-signature",
+    "substitute-member",
     "uninitialised",
     "hook-target",
 )

@@ -99,6 +99,10 @@ def _read_or_nothing(owner: Any, name: str, called: bool) -> Any:
     return getattr(owner, name, Missing(f"{getattr(owner, '__name__', owner)}.{name}") if placeholder else None)
 
 
+def _getattr(owner: Any, name: str, *missing: str) -> Any:
+    return getattr(owner, name, None) if name in missing else getattr(owner, name)
+
+
 def _guess(name: str, scope: dict[str, Any]) -> Any:
     """What a caller probably means by an argument: its own variable, or an attribute of its `self`, of that name."""
     if name in scope:
@@ -131,6 +135,7 @@ NAMES = {
     "__doctor_missing__": Missing,
     "__doctor_guess__": _guess,
     "__doctor_read__": _read_or_nothing,
+    "__doctor_getattr__": _getattr,
     "__doctor_callable__": _callable,
     "__doctor_partial__": _partial,
 }

@@ -26,7 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(1, str(ROOT / "tools"))
 
-import _doctor_join as join  # noqa: E402  # both found on the path that was just set
+import _doctor_join as join  # noqa: E402  # these are found on the path that was just set
+import doctor_page  # noqa: E402
 import doctor_sources  # noqa: E402
 import envs  # noqa: E402
 
@@ -184,6 +185,7 @@ def cell_row(
     early = [f for f in report["findings"] if f["level"] == "error" and f["severity"] in join.EARLY]
     row["early_errors"] = len(early)
     row["verified"] = (core, plugin) in verified_pairs()
+    row["own"] = core == verified_core(plugin)
     if row["verified"]:  # few, and each has to be explained
         kept = ("id", "level", "severity", "confidence", "symbol", "file", "line", "message")
         row["findings"] = [{name: f[name] for name in kept} for f in report["findings"] if f["level"] in SAID]
@@ -199,13 +201,14 @@ def cell_row(
         row["missed"] = [
             f"{r.kind} {r.symbol} {r.argument} {r.file}:{r.line}".replace("  ", " ") for r in verdict.missed
         ]
-        row["false"] = [f"{f['id']} {f['symbol']} {f['name']} {f['file']}:{f['line']}" for f in verdict.judged["false"]]
+        for word in ("false", "unclear", "not reached"):
+            row[word] = [f"{f['id']} {f['symbol']} {f['name']} {f['file']}:{f['line']}" for f in verdict.judged[word]]
     return row
 
 
 def summary(rows: list[dict[str, Any]], verdicts: list[join.Verdict], times: dict[str, float]) -> dict[str, Any]:
     """The figures, the rows and whether all bounds hold."""
-    on_verified = [row for row in rows if row["verified"]]
+    on_verified, reasons = [row for row in rows if row["verified"]], doctor_page.reasons()
     real = sum(len(verdict.rows) for verdict in verdicts)
     found = sum(verdict.found for verdict in verdicts)
     judged = {word: sum(len(verdict.judged[word]) for verdict in verdicts) for word in join.WORDS}
@@ -214,6 +217,7 @@ def summary(rows: list[dict[str, Any]], verdicts: list[join.Verdict], times: dic
         "cells_with_truth": sum("real" in row and row["ran"] != "import" for row in rows),
         "errors_on_verified": sum(row["errors"] for row in on_verified),
         "warnings_on_verified": sum(row["warnings"] for row in on_verified),
+        "warnings_unexplained": sum(one["id"] not in reasons for row in on_verified for one in row["findings"]),
         "real_failures": real,
         "recall": join.ratio(found, real),
         "recall_as_error": join.ratio(real - sum(verdict.missed_as_error for verdict in verdicts), real),
@@ -223,6 +227,7 @@ def summary(rows: list[dict[str, Any]], verdicts: list[join.Verdict], times: dic
     }
     bounds = {
         "errors_on_verified": figures["errors_on_verified"] == 0,
+        "warnings_unexplained": figures["warnings_unexplained"] == 0,
         "cells_with_truth": figures["cells_with_truth"] >= 12,  # imported only is not enough: the runner was tried
         "recall": (figures["recall"] or 0.0) >= LEAST_RECALL,
         "precision": (figures["precision"] or 0.0) >= LEAST_PRECISION,
@@ -261,7 +266,7 @@ def show(console: Console, report: dict[str, Any]) -> None:
             values = [row["core"], row["plugin"], row["ran"], row["real"], row["found"], row["found_as_error"], *judged]
             truth.add_row(*map(str, values))
     console.print(truth)
-    for word in ("missed", "false"):
+    for word in ("missed", "false", "unclear", "not reached"):
         for row in rows:
             for line in row.get(word, ()):
                 console.print(

@@ -25,6 +25,7 @@ CORE = {
         def register(name, *, flag=False): return lambda f: f
         def make(a, lanes): return a
         def run(a): return make(a, lanes=2)
+        def place(caches): return [cache.device for cache in caches]
         class Base:
             def __init_subclass__(cls): cls.needed
             needed = 1
@@ -79,6 +80,7 @@ PLUGIN = {
         import vllm.util
         from vllm_ascend.names import here
         VALUE = vllm.util.LIMIT
+        for name in ("Config", "first", "second"): getattr(vllm.util, name)
         @vllm.util.register("x", flag=True, scope=3)
         def f(): ...
         here(1, 2)
@@ -113,6 +115,21 @@ PLUGIN = {
 
         with wrapper():
             assert vllm.util.run(1) == 1
+        """,
+    "vllm_ascend/handed.py": """
+        import vllm.util
+        vllm.util.place([(1, 2)])
+        AFTER = 1
+        """,
+    "vllm_ascend/importer.py": """
+        import builtins
+        real = builtins.__import__
+        def own(*args, **kwargs): return real(*args, **kwargs)
+        builtins.__import__ = own
+        from vllm.util import gone_too
+        import not_installed_third
+        builtins.__import__ = real
+        AFTER = 1
         """,
     "vllm_ascend/absent.py": """
         from ascend_sim.absent import register
@@ -176,10 +193,14 @@ def test_every_planted_fault_of_the_core_is_found_at_its_own_site(
         ("AttributeError", "vllm.util:LIMIT", "", "uses.py", 3),
         ("TypeError", "vllm_ascend.fields:Longer.c", "c", "fields.py", 5),
         ("TypeError", "vllm_ascend.fields:Longer.d", "d", "fields.py", 5),
-        ("TypeError", "vllm.util:register", "scope", "uses.py", 4),
-        ("TypeError", "vllm.util:here", "1", "uses.py", 6),
-        ("TypeError", "vllm.util:here", "a", "uses.py", 7),
+        ("AttributeError", "vllm.util:first", "", "uses.py", 4),
+        ("AttributeError", "vllm.util:second", "", "uses.py", 4),
+        ("TypeError", "vllm.util:register", "scope", "uses.py", 5),
+        ("TypeError", "vllm.util:here", "1", "uses.py", 7),
+        ("TypeError", "vllm.util:here", "a", "uses.py", 8),
         # its name is the core's again when the error arrives
+        ("ImportError", "vllm.util:gone_too", "", "importer.py", 5),
+        ("AttributeError", "builtins:tuple.device", "", "handed.py", 2),
         ("TypeError", "vllm_ascend.wrapped:wrapper.<locals>.factory", "lanes", "wrapped.py", 7),
     }
 
@@ -188,6 +209,7 @@ def test_what_is_no_fault_of_the_core_is_told_apart(outcome: tuple[dict[str, Any
     assert seen(outcome[0], "environment") == {
         ("ModuleNotFoundError", "not_installed_either", "", "modules.py", 3),
         ("ModuleNotFoundError", "vllm.broken", "", "modules.py", 4),
+        ("ModuleNotFoundError", "not_installed_third", "", "importer.py", 6),
     }
 
 
@@ -210,7 +232,7 @@ def test_the_edits_go_past_everything_but_what_has_no_repair(outcome: tuple[dict
 def test_lines_that_ran_are_those_of_the_released_file(outcome: tuple[dict[str, Any], dict[str, Any]]) -> None:
     lines = outcome[1]["trace"]["lines"]
     assert 9 in lines["vllm_ascend/modules.py"]
-    assert max(lines["vllm_ascend/uses.py"]) == 7
+    assert max(lines["vllm_ascend/uses.py"]) == 8
     assert max(lines["vllm_ascend/fields.py"]) == 11
 
 

@@ -62,22 +62,34 @@ def matrix(rows: list[dict[str, Any]]) -> str:
 
 
 def truth(rows: list[dict[str, Any]]) -> str:
-    """What really failed, cell by cell, and every difference by name."""
+    """What really failed, cell by cell, and by name every difference and every error without a verdict."""
     words = ("real", "false", "known", "unclear", "not reached")
     head = ["core", "plugin", "ran to", "failures", "found", "as error", *(f"early errors: {word}" for word in words)]
-    lines, differences = [], []
-    for row in rows:
-        if "real" not in row:
-            continue
+    ran = [row for row in rows if "real" in row]
+    lines = []
+    for row in ran:
         judged = [row["judged"][word] for word in words]
-        counts = [row["real"], row["found"], row["found_as_error"], *judged]
-        lines.append([row["core"], row["plugin"], row["ran"], *counts])
-        for word in ("missed", "false"):
-            differences += [f"- {word}, {row['core']} + {row['plugin']}: {code(line)}" for line in row[word]]
+        lines.append([row[name] for name in ("core", "plugin", "ran", "real", "found", "found_as_error")] + judged)
     text = TRUTH + "\n" + table(head, lines)
-    if differences:
-        text += "\nEvery failure that was missed and every error that was false:\n\n" + "\n".join(differences) + "\n"
+    left = [f"{row['core']} + {row['plugin']}" for row in rows if "real" not in row and not row["own"]]
+    if left:
+        text += f"\nNot run: {', '.join(left)}.\n"
+    differences = named(ran, ("missed", "false"))
+    text += f"\nEvery failure that was missed and every error that was false: {differences or 'none.'}\n"
+    if undecided := named(ran, ("unclear", "not reached")):
+        text += f"\nEvery early error without a verdict: {undecided}\n"
     return text
+
+
+def named(rows: list[dict[str, Any]], words: tuple[str, ...]) -> str:
+    """What rows have under some words, each with its cells, as a list with space above; "" where there is nothing."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for word in words:
+            for line in row[word]:
+                cells.setdefault((word, line), []).append(f"{row['core']} + {row['plugin']}")
+    lines = [f"- {word}: {code(line)} in {', '.join(where)}" for (word, line), where in cells.items()]
+    return "\n\n" + "\n".join(lines) if lines else ""
 
 
 def reasons() -> dict[str, str]:

@@ -120,6 +120,7 @@ class Workbench:
                     attributes.check_attributes(analysis, node, place)
                 elif kind is ast.Call:
                     imports.check_imports(analysis, node, place)
+                    attributes.check_attributes(analysis, node, place)
                     calls.check(node, place)
                     collect(analysis, node, place, replaced)
                 elif kind is ast.ClassDef:

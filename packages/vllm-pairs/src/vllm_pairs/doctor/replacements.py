@@ -11,6 +11,7 @@ from vllm_pairs.doctor.conditions import last_name
 from vllm_pairs.doctor.findings import CONFIDENCES
 from vllm_pairs.doctor.signatures import misfit, narrower, shape_of
 from vllm_pairs.doctor.sites import MOST_MODULES, replaced, still_runs
+from vllm_pairs.doctor.substitutes import Substitute, SubstituteRule
 from vllm_pairs.doctor.world import MISSING, Ref, Value
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class ReplacementRule:
 
     def __init__(self, analysis: Analysis, callables: Callables, sites: Sites) -> None:
         self.analysis, self.callables, self.sites = analysis, callables, sites
+        self.substitutes = SubstituteRule(analysis, callables, sites, self._sure)
 
     def check(self, one: Replacement) -> None:
         """Look at one replacement."""
@@ -102,6 +104,8 @@ class ReplacementRule:
         if not isinstance(original, Value) or not isinstance(value, Value) or value.ref == original.ref:
             return
         self.analysis.replaced.setdefault(original.ref, []).append(value)
+        if one.owner.sort == "module" and original.sort == value.sort == "class":
+            self.substitutes.check(Substitute(one.owner.ref.module, original.ref, value.ref, one.place))
         before, after = self.callables.of(original), self.callables.of(value)
         if before is None or after is None:
             return

@@ -142,6 +142,15 @@ RULES = (
         "Set the attribute, or call the core's __init__.",
     ),
     Rule(
+        "VPD504",
+        "substitute-member",
+        "AttributeError",
+        "a class put in place of a core class lacks a method that the core calls",
+        "The plugin assigns its class into the core's module; the core makes objects of it and calls on them what its "
+        "own class has. (A property where the core calls is VPD302, a method that refuses the call VPD501.)",
+        "Give the class the core's methods, or derive it from the core's class.",
+    ),
+    Rule(
         "VPD601",
         "hook-target",
         "HookRefused",

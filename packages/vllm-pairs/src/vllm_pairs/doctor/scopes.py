@@ -134,7 +134,8 @@ def _note_tests(scope: Scope, node: ast.AST) -> None:
         scope.inspects = True
     if not isinstance(node.func, ast.Name) or len(node.args) < 2:
         return
-    if node.func.id in ("hasattr", "getattr") and isinstance(node.args[1], ast.Constant):
+    asks = node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) > 2)
+    if asks and isinstance(node.args[1], ast.Constant):
         scope.tested.add(str(node.args[1].value))
     elif node.func.id in ("isinstance", "issubclass"):
         scope.checked.add(ast.unparse(node.args[0]))

@@ -1,0 +1,62 @@
+"""A plugin's class in place of a core class: its members must be what the core calls."""
+
+import pytest
+
+CORE = """
+    class Buffer:
+        def __init__(self, size):
+            self.size = size
+
+        def view(self, n=None):
+            return self.size
+
+
+    class Writer:
+        def __init__(self, size):
+            self.buffer = Buffer(size)
+            self.now = self.buffer.view(n=1)
+"""
+PLUGIN = """
+    import vllm.buffers
+
+
+    class Ours{base}:
+        def __init__(self, size):
+            self.size = size
+
+        {member}
+
+
+    vllm.buffers.Buffer = Ours
+"""
+WRONG = {
+    "@property\n        def view(self):\n            return 1": ("override-kind", "vllm_ascend:Ours.view", "view"),
+    "def view(self):\n            return 1": ("replacement-signature", "vllm_ascend:Ours.view", "n"),
+    "def other(self):\n            return 1": ("substitute-member", "vllm_ascend:Ours.view", "view"),
+}
+RIGHT = {
+    "def view(self, n):\n            return n": "",
+    "def view(self, **rest):\n            return 1": "",
+    "view = staticmethod(len)": "",
+    "def __getattr__(self, name):\n            return len": "",
+    "def other(self):\n            return 1": "(vllm.buffers.Buffer)",  # the core's own is inherited
+}
+
+
+def found(trees, member, base=""):
+    source = PLUGIN.format(member=member, base=base)
+    report = trees.examine({"vllm/buffers.py": CORE}, {"vllm_ascend/__init__.py": source})
+    return [one for one in report.findings if one.level != "note"]
+
+
+@pytest.mark.parametrize("member", WRONG)
+def test_a_member_that_cannot_take_the_cores_own_call(trees, member):
+    (one,) = found(trees, member)
+    assert (one.kind, one.symbol, one.name) == WRONG[member]
+    assert (one.core_file, one.core_line) == ("vllm/buffers.py", 13)
+    assert one.confidence == "high"
+
+
+@pytest.mark.parametrize("member", RIGHT)
+def test_a_member_that_can(trees, member):
+    assert found(trees, member, RIGHT[member]) == []
