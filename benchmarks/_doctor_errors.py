@@ -79,13 +79,17 @@ def _skipped(frames: list[Frame], book: Book) -> Edit | None:
     one = next((frame for frame in reversed(frames) if book.relative(frame.path)), None)
     if one is None or one.frame.f_code.co_name != "<module>":
         return None
-    for statement in syntax(one.path).body:
-        first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
-        if first <= one.line <= (statement.end_lineno or 0) and isinstance(
-            statement, (ast.Expr, ast.Assign, ast.ClassDef)
-        ):
-            return edit_of(book, one.path, "skip", statement, f"{book.relative(one.path)}:{statement.lineno}")
-    return None
+    around = [
+        statement
+        for statement in ast.walk(syntax(one.path))
+        if isinstance(statement, (ast.Expr, ast.Assign, ast.ClassDef))
+        and min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) <= one.line
+        and one.line <= (statement.end_lineno or 0)
+    ]
+    if not around:
+        return None
+    inner = max(around, key=lambda statement: statement.lineno)
+    return edit_of(book, one.path, "skip", inner, f"{book.relative(one.path)}:{inner.lineno}")
 
 
 def _root(error: BaseException) -> BaseException:
