@@ -18,6 +18,7 @@ from typing import Any
 import layerwise_engine
 
 PROMPTS = layerwise_engine.PROMPTS
+KEPT: list[Any] = []
 
 
 def plant(fault: str, found: dict[str, Any]) -> None:
@@ -94,12 +95,14 @@ def run(spec: dict[str, Any], folder: Path, model: str) -> dict[str, Any]:
         return result
     finally:
         found.get("undo", lambda: None)()
-        if llm is not None:
+        if master is not None:
+            # The connector's look-up thread holds a ZeroMQ socket and never ends, and so would the end of its context.
+            KEPT.append(llm)
+            master.kill()
+        elif llm is not None:
             llm.llm_engine.engine_core.shutdown()
         del llm
         gc.collect()
-        if master is not None:
-            master.kill()
 
 
 def main(arguments: list[str]) -> None:
