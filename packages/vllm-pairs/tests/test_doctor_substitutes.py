@@ -60,3 +60,42 @@ def test_a_member_that_cannot_take_the_cores_own_call(trees, member):
 @pytest.mark.parametrize("member", RIGHT)
 def test_a_member_that_can(trees, member):
     assert found(trees, member, RIGHT[member]) == []
+
+
+CHOSEN = """
+    import vllm.buffers
+
+    if print():
+        from vllm_ascend.one import Ours
+    else:
+        from vllm_ascend.other import Ours
+
+    vllm.buffers.Buffer = Ours
+"""
+OURS = "from vllm.buffers import Buffer\n\n\nclass Ours(Buffer):\n    def __init__({}):\n        self.size = 1\n"
+TAKES, REFUSES = OURS.format("self, size"), OURS.format("self")
+RUNNER = """
+    from vllm.buffers import GPUModelRunner
+
+
+    class NPUModelRunner(GPUModelRunner):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "files", "levels"),
+    [
+        (TAKES, TAKES, [], []),
+        (REFUSES, TAKES, ["vllm_ascend/one.py"], ["warning"]),
+        (REFUSES, REFUSES, ["vllm_ascend/one.py", "vllm_ascend/other.py"], ["error", "error"]),
+    ],
+)
+def test_a_class_that_a_branch_chooses(trees, one, other, files, levels):
+    core = CORE.replace("class Writer", "class GPUModelRunner")
+    plugin = {"vllm_ascend/__init__.py": CHOSEN, "vllm_ascend/one.py": one, "vllm_ascend/other.py": other}
+    plugin["vllm_ascend/runner.py"] = RUNNER
+    made = [one for one in trees.examine({"vllm/buffers.py": core}, plugin).findings if one.level != "note"]
+    assert [one.file for one in made] == files
+    assert [one.level for one in made] == levels
+    assert all((one.kind, one.line, one.core_line) == ("replacement-signature", 5, 12) for one in made)

@@ -52,6 +52,15 @@ class Edge:
     always: bool
 
 
+@dataclass(frozen=True)
+class Injection:
+    """Where the plugin puts something into the core: module, function (None: the module's own code), line."""
+
+    module: str
+    function: Ref | None
+    line: int
+
+
 class Analysis:
     """The shared state of the rules: both trees, what is known of them, drafts and calls."""
 
@@ -68,7 +77,8 @@ class Analysis:
             *(world.outlines[module].stores for module in self.plugin_modules())
         )
         self.replaced: dict[Ref, list[Value]] = {}  # a core definition: what the plugin puts in its place
-        self.injected: set[tuple[str, str]] = set()  # (module or class, name) that the plugin puts into the core
+        # (module or class, name) of what the plugin puts into the core
+        self.injected: dict[tuple[str, str], list[Injection]] = {}
         self.stand_ins: set[str] = set()  # modules that the plugin puts into sys.modules
 
     def plugin_modules(self) -> list[str]:
@@ -100,12 +110,24 @@ class Analysis:
             made.setdefault((finding.id, finding.line, finding.core_file or ""), finding)
         return sorted(made.values(), key=lambda finding: finding.order)
 
+    def _put_before(self, draft: Draft, line: int) -> bool:
+        """Whether the plugin may itself have put there what is missing, before it is read.
+
+        Code that keeps the original and then replaces it reads first: `old = core.f; core.f = new`.
+        """
+        for place in draft.injectable:
+            for one in self.injected.get(place, ()):
+                beside = (one.module, one.function) == (draft.place.module, draft.place.function)
+                if not beside or one.line < line:
+                    return True
+        return False
+
     def _finding(self, draft: Draft, severity: Severity, always: bool) -> Finding:
         rule = BY_KIND[draft.kind]
         statement = draft.node if isinstance(draft.node, ast.stmt) else draft.place.statement
         line, end_line = _span(draft.node, statement)
         confidence: Confidence = draft.confidence
-        if any(place in self.injected for place in draft.injectable) or draft.symbol in self.stand_ins:
+        if draft.symbol in self.stand_ins or self._put_before(draft, line):
             confidence = "low"
         elif draft.soft and confidence == "high":
             confidence = "low" if severity == "rare-path" else "medium"

@@ -6,13 +6,13 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vllm_pairs.doctor.analysis import Draft
+from vllm_pairs.doctor.analysis import Draft, Injection
 from vllm_pairs.doctor.conditions import last_name
 from vllm_pairs.doctor.findings import CONFIDENCES
 from vllm_pairs.doctor.signatures import misfit, narrower, shape_of
 from vllm_pairs.doctor.sites import MOST_MODULES, replaced, still_runs
 from vllm_pairs.doctor.substitutes import Substitute, SubstituteRule
-from vllm_pairs.doctor.world import MISSING, Ref, Value
+from vllm_pairs.doctor.world import MISSING, UNKNOWN, Ref, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable as Callable_
@@ -32,7 +32,7 @@ class Replacement:
     owner: Value
     name: str
     value: ast.expr
-    node: ast.AST
+    node: ast.Assign | ast.Call
     place: Place
 
     @property
@@ -51,11 +51,12 @@ def collect(analysis: Analysis, node: ast.AST, place: Place, found: list[Replace
         owner, name, value = node.args
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             _into(analysis, owner, name.value, value, node, place, found)
-    analysis.injected.update(one.key for one in found[before:])
+    for one in found[before:]:
+        analysis.injected.setdefault(one.key, []).append(Injection(place.module, place.function, one.node.lineno))
 
 
 def _target(
-    analysis: Analysis, target: ast.expr, value: ast.expr, node: ast.AST, place: Place, found: list[Replacement]
+    analysis: Analysis, target: ast.expr, value: ast.expr, node: ast.Assign, place: Place, found: list[Replacement]
 ) -> None:
     if isinstance(target, ast.Attribute):
         _into(analysis, target.value, target.attr, value, node, place, found)
@@ -72,7 +73,7 @@ def _into(
     owner: ast.expr,
     name: str,
     value: ast.expr,
-    node: ast.AST,
+    node: ast.Assign | ast.Call,
     place: Place,
     found: list[Replacement],
 ) -> None:
@@ -100,21 +101,37 @@ class ReplacementRule:
                 self._gone(one)
                 return
             original = self.analysis.inference.attribute(one.owner, one.name)
-        value = self.analysis.inference.value(_unwrapped(one.value), one.place.scope)
-        if not isinstance(original, Value) or not isinstance(value, Value) or value.ref == original.ref:
+        if not isinstance(original, Value):
             return
+        values, complete = self._values(one)
+        drafts = [self._compare(one, original, value) for value in values if value.ref != original.ref]
+        certain = complete and all(drafts)  # of several that a branch chooses from, one may take the calls
+        for draft in drafts:
+            if draft is not None:
+                self.analysis.add(draft if certain else replace(draft, conditional=True))
+
+    def _values(self, one: Replacement) -> tuple[list[Value], bool]:
+        """What is put there, each where branches import different things under one name; whether that is all."""
+        node = _unwrapped(one.value)
+        found = [self.analysis.inference.value(node, one.place.scope)]
+        if found == [UNKNOWN] and isinstance(node, ast.Name) and one.place.scope.find(node.id) is None:
+            found = self.analysis.world.imported_as(one.place.module, node.id)
+        values = [value for value in found if isinstance(value, Value)]
+        return values, len(values) == len(found)
+
+    def _compare(self, one: Replacement, original: Value, value: Value) -> Draft | None:
         self.analysis.replaced.setdefault(original.ref, []).append(value)
         if one.owner.sort == "module" and original.sort == value.sort == "class":
             self.substitutes.check(Substitute(one.owner.ref.module, original.ref, value.ref, one.place))
         before, after = self.callables.of(original), self.callables.of(value)
         if before is None or after is None:
-            return
+            return None
         if one.owner.sort == "class":
             before = self._bound(one, before)
             after = self._bound_new(one, value, after, static=before.signature.bound == 0)
         wrong = narrower(before.signature, after.signature)
         if wrong is None:
-            return
+            return None
         called: Site | None = None
         confidence: Confidence = "low"
         old, new = before.signature, after.signature
@@ -127,22 +144,25 @@ class ReplacementRule:
                 called, wrong, confidence = site, misfit(new, shape_of(site.node)) or wrong, sure
         label = f"{one.owner.ref.qualname or one.owner.ref.module}.{one.name}"
         symbol = f"{value.ref}" if value.sort == "def" else f"{value.ref}.__init__"
-        self.analysis.add(
-            Draft(
-                kind="replacement-signature",
-                symbol=symbol,
-                name=wrong.argument,
-                node=value.node or self.analysis.world.node(value.ref) or one.node,
-                place=one.place if value.ref.module == one.place.module else self._place(value, one.place),
-                message=f"what replaces {label} {wrong.text}" + (", which the core passes" if called else ""),
-                confidence=confidence,
-                core=Ref(called.module) if called else original.ref,
-                core_line=called.node.lineno if called else None,
-                core_has=f"{one.name}{before.signature.text()}",
-                function=called.place.function if called else one.place.function,
-                conditional=called.place.conditional if called else False,
-            )
+        return Draft(
+            kind="replacement-signature",
+            symbol=symbol,
+            name=wrong.argument,
+            node=self._definition(value, after) or one.node,
+            place=one.place if value.ref.module == one.place.module else self._place(value, one.place),
+            message=f"what replaces {label} {wrong.text}" + (", which the core passes" if called else ""),
+            confidence=confidence,
+            core=Ref(called.module) if called else original.ref,
+            core_line=called.node.lineno if called else None,
+            core_has=f"{one.name}{before.signature.text()}",
+            function=called.place.function if called else one.place.function,
+            conditional=called.place.conditional if called else False,
         )
+
+    def _definition(self, value: Value, found: Callable) -> ast.AST | None:
+        """What refuses: the function, of a class of the plugin its constructor where it has one."""
+        own = found.defined_by if found.defined_by.module == value.ref.module else value.ref
+        return value.node or self.analysis.world.node(own) or self.analysis.world.node(value.ref)
 
     def _place(self, value: Value, place: Place) -> Place:
         """The finding stands where the replacement is defined."""

@@ -106,7 +106,7 @@ class Walker:
         for statement in body:
             here = place.at(statement)
             self._statement(out, statement, here, owner)
-            if isinstance(statement, ast.If) and (leaves(statement.body) or leaves(statement.orelse)):
+            if isinstance(statement, ast.If) and (_goes(statement.body) or _goes(statement.orelse)):
                 place = place.doubted()
 
     def _statement(self, out: Nodes, node: ast.stmt, place: Place, owner: Ref | None) -> None:
@@ -275,6 +275,11 @@ class Walker:
                 self._expression(out, test, inner)
         for result in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
             self._expression(out, result, inner)
+
+
+def _goes(body: list[ast.stmt]) -> bool:
+    """Whether a branch ends here and the run goes on: after one that raises, what follows is what always runs."""
+    return leaves(body) and not isinstance(body[-1], ast.Raise)
 
 
 def _is_parameter(test: ast.expr, place: Place) -> bool:

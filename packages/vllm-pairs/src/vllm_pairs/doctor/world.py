@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from vllm_pairs.doctor.conditions import Conditions
 from vllm_pairs.doctor.nodes import children
-from vllm_pairs.doctor.outline import Outline, parse, prune_if
+from vllm_pairs.doctor.outline import Outline, absolute, parse, prune_if
 from vllm_pairs.doctor.words import words
 
 if TYPE_CHECKING:
@@ -193,6 +193,25 @@ class World:
             return UNKNOWN  # the import itself is reported where it stands
         found = self.member(module, name, typing=typing)
         return UNKNOWN if found is MISSING else found
+
+    def imported_as(self, module: str, name: str) -> list[Found]:
+        """What the imports of a module's own code bind to a name, each of them; empty where something else does."""
+        found: list[Found] = []
+        stack: list[ast.AST] = [tree] if (tree := self.syntax(module)) is not None else []
+        while stack:
+            node = stack.pop()
+            if isinstance(node, ast.ImportFrom):
+                source = absolute(module, self.roots[module.partition(".")[0]].is_package(module), node)
+                bound = [alias.name for alias in node.names if (alias.asname or alias.name) == name]
+                found += [self._imported((source, one), typing=False) for one in bound]
+            elif isinstance(node, _DEFS):
+                if node.name == name:
+                    return []
+            elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+                return []
+            else:
+                stack += children(node)
+        return found
 
     def _value(self, module: str, name: str) -> Found:
         """A module-level assignment: an alias of something known, else UNKNOWN."""
