@@ -43,8 +43,8 @@ def of_call(error: TypeError, frames: list[Frame], book: Book) -> list[Finding] 
         return _of_abstract(error, frames, book, match)
     if match := _FIELD_ORDER.match(text):
         return _of_field(error, frames, book, match.group(1))
-    if text.endswith("object is not callable"):
-        return _of_uncallable(error, frames, book)
+    if text.endswith("object is not callable") or text.startswith("'method' object is not"):
+        return _of_kind(error, frames, book)
     problem: tuple[str, list[str]] | None = None
     if match := _KEYWORD.match(text):
         problem = "keyword", [match.group(2)]
@@ -54,6 +54,8 @@ def of_call(error: TypeError, frames: list[Frame], book: Book) -> list[Finding] 
         problem = "positional", [str(int(match.group(3)) - int(match.group(2)))]
     if problem is None or match is None or not frames:
         return None
+    while len(frames) > 1 and not book.relative(frames[-1].path) and _hands_on(node_of(frames[-1], ast.Call)):
+        frames = frames[:-1]  # a decorator's own function: who called it passed the arguments
     caller = frames[-1]
     call = node_of(caller, ast.Call)
     callee = _callee(call, caller, match.group(1), book)
@@ -110,25 +112,35 @@ def _of_field(error: TypeError, frames: list[Frame], book: Book, name: str) -> l
     return None
 
 
-def _of_uncallable(error: TypeError, frames: list[Frame], book: Book) -> list[Finding] | None:
-    """The core calls what a plugin's class has as a property or a value."""
+def _hands_on(call: ast.Call | None) -> bool:
+    """Whether a call passes all that its own function got, `f(*args, **kwargs)`, and nothing else."""
+    return (
+        call is not None
+        and [type(argument) for argument in call.args] == [ast.Starred]
+        and [keyword.arg for keyword in call.keywords] == [None]
+    )
+
+
+def _of_kind(error: TypeError, frames: list[Frame], book: Book) -> list[Finding] | None:
+    """The core calls what a plugin's class has as a property or a value, or takes its method for a value."""
     one = frames[-1]
-    call = node_of(one, ast.Call)
-    if call is None or not isinstance(call.func, ast.Attribute) or not core_file(one.path):
+    node = node_of(one, (ast.Call, ast.Subscript))
+    member = node.func if isinstance(node, ast.Call) else node.value if node is not None else None
+    if not isinstance(member, ast.Attribute) or not core_file(one.path):
         return None
-    owner = _value(call.func.value, one)
+    owner = _value(member.value, one)
     for base in type(owner).__mro__:
-        if not base.__module__.startswith(PLUGIN) or (node := class_node(base, book)) is None:
+        if not base.__module__.startswith(PLUGIN) or (made := class_node(base, book)) is None:
             continue
         path = getattr(sys.modules[base.__module__], "__file__", "") or ""
-        name = call.func.attr
-        symbol = f"{base.__module__}:{base.__qualname__}.{name}"
-        inner = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
-        line = (inner or node).lineno
+        symbol = f"{base.__module__}:{base.__qualname__}.{member.attr}"
+        inner = next((n for n in made.body if isinstance(n, ast.FunctionDef) and n.name == member.attr), None)
+        line = (inner or made).lineno
         place = core_file(one.path) or "", one.line
         finding = Finding("", "mismatch", symbol, "", book.relative(path) or "", line, *place, text_of(error))
         if inner is not None:
-            finding.edits = [edit_of(book, path, "callable-property", inner, name)]
+            kind = "callable-property" if isinstance(node, ast.Call) else "callable-value"
+            finding.edits = [edit_of(book, path, kind, inner, member.attr)]
         return [finding]
     return None
 

@@ -201,6 +201,12 @@ def _callable_property(node: ast.FunctionDef, edit: Edit) -> ast.FunctionDef:
     return node
 
 
+def _callable_value(node: ast.FunctionDef, edit: Edit) -> ast.FunctionDef:
+    """A method whose value can be read without a call, as the core does."""
+    node.decorator_list.append(_placed(ast.Name("property", ast.Load()), node))
+    return _callable_property(node, edit)
+
+
 def _field_default(node: ast.ClassDef, edit: Edit) -> ast.ClassDef:
     """Give a dataclass field the default None: its base now ends with one that has a default."""
     for statement in node.body:
@@ -243,6 +249,7 @@ _HANDLERS: dict[str, tuple[Any, Callable[[Any, Edit], Any]]] = {
     "accept-positional": (_FUNCTIONS, _accept_positional),
     "default": (_FUNCTIONS, _default),
     "callable-property": (_FUNCTIONS, _callable_property),
+    "callable-value": (_FUNCTIONS, _callable_value),
     "field-default": (ast.ClassDef, _field_default),
     "skip": ((ast.Expr, ast.Assign, ast.ClassDef), _skip),
     "class-attribute": (ast.ClassDef, _class_attribute),

@@ -21,10 +21,20 @@ CORE = {
     "vllm/__init__.py": "",
     "vllm/util.py": """
         from dataclasses import dataclass
+        from functools import wraps
         def here(a): return a
         def register(name, *, flag=False): return lambda f: f
         def make(a, lanes): return a
         def run(a): return make(a, lanes=2)
+        def handing_on(f):
+            @wraps(f)
+            def wrapper(*args, **kwargs): return f(*args, **kwargs)
+            return wrapper
+        @handing_on
+        def wrapped(a): return a
+        class Table:
+            def __init__(self): self.rows = [1, 2]
+        def first_row(table): return table.rows[0]
         def place(caches): return [cache.device for cache in caches]
         class Base:
             def __init_subclass__(cls): cls.needed
@@ -118,6 +128,19 @@ PLUGIN = {
         with wrapper():
             assert vllm.util.run(1) == 1
         """,
+    "vllm_ascend/decorated.py": """
+        import vllm.util
+        assert vllm.util.wrapped(1, extra=2) == 1
+        """,
+    "vllm_ascend/table.py": """
+        class Table:
+            def rows(self, n=None): return [3][:n]
+        """,
+    "vllm_ascend/tables.py": """
+        import vllm.util
+        from vllm_ascend.table import Table
+        assert vllm.util.first_row(Table()) == 3
+        """,
     "vllm_ascend/handed.py": """
         import vllm.util
         vllm.util.place([(1, 2)])
@@ -202,6 +225,8 @@ def test_every_planted_fault_of_the_core_is_found_at_its_own_site(
         ("TypeError", "vllm.util:here", "a", "uses.py", 8),
         # its name is the core's again when the error arrives
         ("ImportError", "vllm.util:gone_too", "", "importer.py", 5),
+        ("TypeError", "vllm.util:wrapped", "extra", "decorated.py", 2),
+        ("TypeError", "vllm_ascend.table:Table.rows", "", "table.py", 2),
         ("AttributeError", "builtins:tuple.device", "", "handed.py", 2),
         ("TypeError", "vllm_ascend.wrapped:wrapper.<locals>.factory", "lanes", "wrapped.py", 7),
     }
