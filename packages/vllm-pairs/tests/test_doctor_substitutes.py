@@ -15,6 +15,7 @@ CORE = """
         def __init__(self, size):
             self.buffer = Buffer(size)
             self.now = self.buffer.view(n=1)
+            self.length = self.buffer.size
 """
 PLUGIN = """
     import vllm.buffers
@@ -60,6 +61,38 @@ def test_a_member_that_cannot_take_the_cores_own_call(trees, member):
 @pytest.mark.parametrize("member", RIGHT)
 def test_a_member_that_can(trees, member):
     assert found(trees, member, RIGHT[member]) == []
+
+
+VALUES = """
+    import vllm.buffers
+
+
+    class Ours:
+        {member}
+
+        def view(self, n=None):
+            return 1
+
+
+    vllm.buffers.Buffer = Ours
+"""
+
+
+@pytest.mark.parametrize(
+    ("member", "kinds"),
+    [
+        ("def size(self):\n            return 1", ["override-kind"]),
+        ("length = 1", ["substitute-member"]),
+        ("size = 1", []),
+        ("def __init__(self, size):\n            self.size = size", []),
+        ("@property\n        def size(self):\n            return 1", []),
+    ],
+)
+def test_a_value_that_the_core_reads(trees, member, kinds):
+    report = trees.examine({"vllm/buffers.py": CORE}, {"vllm_ascend/__init__.py": VALUES.format(member=member)})
+    made = [one for one in report.findings if one.level != "note" and one.kind != "replacement-signature"]
+    assert [one.kind for one in made] == kinds
+    assert all((one.symbol, one.core_line) == ("vllm_ascend:Ours.size", 14) for one in made)
 
 
 CHOSEN = """

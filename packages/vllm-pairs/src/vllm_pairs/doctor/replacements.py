@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
     from vllm_pairs.doctor.callables import Callable, Callables
     from vllm_pairs.doctor.findings import Confidence
-    from vllm_pairs.doctor.sites import Site, Sites
+    from vllm_pairs.doctor.sites import Placed, Site, Sites
     from vllm_pairs.doctor.walk import Place
 
 
@@ -219,7 +219,7 @@ class ReplacementRule:
                 if self.analysis.classes.owner(receiver.ref, one.name) == owner:
                     yield site, self._sure(site)
 
-    def _sure(self, site: Site) -> Confidence:
+    def _sure(self, site: Placed) -> Confidence:
         """Whether the core's calling method still runs: the plugin may have a class of its own in its place."""
         if replaced(self.analysis, site):
             return "low"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from vllm_pairs.doctor.nodes import walk
 from vllm_pairs.doctor.world import Ref, Value
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.walk import Place
 
 MOST_MODULES = 60  # a name that more modules call (forward, get, append ...) is looked for only near its class
+
+
+class Placed(Protocol):
+    """Something that stands in the core."""
+
+    @property
+    def place(self) -> Place:
+        """With these surroundings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +82,7 @@ class Sites:
         return found if isinstance(found, Value) else None
 
 
-def replaced(analysis: Analysis, site: Site) -> bool:
+def replaced(analysis: Analysis, site: Placed) -> bool:
     """Whether the plugin puts something else in place of the function that a site stands in."""
     function = site.place.function
     if function is None:
@@ -85,7 +93,7 @@ def replaced(analysis: Analysis, site: Site) -> bool:
     return any((str(one), name) in analysis.injected for one in (ref, *below))
 
 
-def still_runs(analysis: Analysis, ref: Ref, site: Site) -> bool:
+def still_runs(analysis: Analysis, ref: Ref, site: Placed) -> bool:
     """Whether the core method that a site stands in runs for a class of the plugin: inherited, or called by its own."""
     function = site.place.function
     if function is None:

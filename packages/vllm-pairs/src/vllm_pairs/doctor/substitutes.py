@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
     from vllm_pairs.doctor.callables import Callables
     from vllm_pairs.doctor.findings import Confidence
-    from vllm_pairs.doctor.sites import Site, Sites
+    from vllm_pairs.doctor.sites import Placed, Site, Sites
     from vllm_pairs.doctor.walk import Place
 
 
@@ -36,11 +36,20 @@ class Substitute:
     place: Place
 
 
+@dataclass(frozen=True)
+class Read:
+    """A place in the core where an attribute is read."""
+
+    module: str
+    node: ast.Attribute
+    place: Place
+
+
 class SubstituteRule:
     """Checks the members of such classes against the core's calls; `sure` says how surely a call is made."""
 
     def __init__(
-        self, analysis: Analysis, callables: Callables, sites: Sites, sure: Callable_[[Site], Confidence]
+        self, analysis: Analysis, callables: Callables, sites: Sites, sure: Callable_[[Placed], Confidence]
     ) -> None:
         self.analysis, self.callables, self.sites, self.sure = analysis, callables, sites, sure
         self.classes = analysis.classes
@@ -53,6 +62,37 @@ class SubstituteRule:
             for site in self._sites(one, name):
                 if self._fails(one, name, site):
                     break  # the first one raises
+        self._values(one)
+
+    def _values(self, one: Substitute) -> None:
+        """What the core reads as a value of the class's objects must be no method of ours, and be there."""
+        names = {name for ref in self.classes.mro(one.original).refs for name in self._set_on_self(ref)}
+        names = {name for name in names if self.classes.owner(one.original, name) is None}
+        wrong = {name: self._wrong_value(one.ours, name) for name in names}
+        for node, place in self.analysis.walker.module(one.module) if any(wrong.values()) else ():
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and (kind := wrong.get(node.attr)):
+                base = self.analysis.inference.value(node.value, place.scope)
+                method = place.scope.method_scope()
+                if base != Value("instance", one.original) or (method is not None and method.owner == one.original):
+                    continue
+                owner = self.classes.owner(one.ours, node.attr)
+                at = Ref(owner.module, f"{owner.qualname}.{node.attr}") if owner is not None else one.ours
+                what = f"has {node.attr!r} as a method" if owner is not None else f"has no {node.attr!r}"
+                self._add(one, Read(one.module, node, place), kind, at, f"{one.ours}.{node.attr}", node.attr, what)
+                wrong[node.attr] = ""
+
+    def _set_on_self(self, ref: Ref) -> frozenset[str]:
+        outline = self.classes.outline(ref)
+        return outline.instance if outline is not None else frozenset()
+
+    def _wrong_value(self, ours: Ref, name: str) -> str:
+        """The kind of finding that a read of the value meets; "" for none."""
+        owner = self.classes.owner(ours, name)
+        if self.classes.setters(ours, name):
+            return ""
+        if owner is not None and self.classes.kind(owner, name) in ("method", "classmethod", "staticmethod"):
+            return "override-kind"
+        return "substitute-member" if self.classes.has(ours, name, instance=True) is False else ""
 
     def _methods(self, ref: Ref) -> list[str]:
         found: dict[str, None] = {}
@@ -92,7 +132,7 @@ class SubstituteRule:
         self._add(one, site, "replacement-signature", member, str(member), wrong.argument, what)
         return True
 
-    def _add(self, one: Substitute, site: Site, kind: str, at: Ref, symbol: str, name: str, what: str) -> None:
+    def _add(self, one: Substitute, site: Site | Read, kind: str, at: Ref, symbol: str, name: str, what: str) -> None:
         # A core module that was imported earlier keeps the core's class.
         confidence = self.sure(site) if site.module == one.module else "low"
         self.analysis.add(
@@ -102,11 +142,11 @@ class SubstituteRule:
                 name=name,
                 node=self.analysis.world.node(at) or one.place.statement,
                 place=replace(one.place, module=at.module),  # where it is defined
-                message=f"{one.ours.qualname} stands in place of {one.original.qualname} and {what}; the core calls it",
+                message=f"{one.ours.qualname} stands in place of {one.original.qualname} and {what}; the core uses it",
                 confidence=confidence,
                 core=Ref(site.module),
                 core_line=site.node.lineno,
-                core_has=ast.unparse(site.node.func),
+                core_has=ast.unparse(site.node.func if isinstance(site.node, ast.Call) else site.node),
                 function=site.place.function,
                 conditional=site.place.conditional,
             )
