@@ -41,6 +41,7 @@ from vllm_pairs.doctor.command import cached_run  # noqa: E402
 
 OUT = ROOT / "out" / "doctor"
 RECORD = ROOT / "benchmarks" / "doctor_truth.json.xz"
+PAGE_FIGURES = ROOT / "docs" / "figures" / "doctor.json"  # what the site's page is made from
 LEAST_RECALL, LEAST_PRECISION = 0.95, 0.8
 MOST_COLD_S, MOST_CACHED_S, MOST_MIB = 30.0, 5.0, 2048
 SAID = ("error", "warning")  # what the doctor prints at its default confidence
@@ -281,7 +282,11 @@ def show(console: Console, report: dict[str, Any]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run, print, write; exit status 1 when a bound does not hold."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--record", action="store_true", help="record the truth that was run here beside this script")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="record the truth that was run here beside this script, and the figures for the site",
+    )
     parser.add_argument("--core", action="append", default=[], help="only this core release; no figure is written")
     parser.add_argument("--plugin", action="append", default=[], help="only this plugin release; likewise")
     options = parser.parse_args(argv)
@@ -305,10 +310,11 @@ def main(argv: list[str] | None = None) -> int:
     if part:
         show(console, report)
         return 0
-    OUT.mkdir(parents=True, exist_ok=True)
-    scratch = OUT / "summary.tmp"
-    scratch.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    os.replace(scratch, OUT / "summary.json")
+    for path in (OUT / "summary.json", *([PAGE_FIGURES] if options.record else [])):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(".tmp")
+        scratch.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        os.replace(scratch, path)
     show(console, report)
     return 0 if report["passed"] else 1
 
