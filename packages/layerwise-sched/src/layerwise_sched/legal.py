@@ -11,6 +11,7 @@ Source: vllm-ascend 0.27.1rc1 to 0.30.0rc2, read and run (docs/layerwise.md, "Le
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -55,17 +56,7 @@ class Readiness(Protocol):
 
 def order_rule(earlier: Task | None, later: Task | None) -> Rule | None:
     """Why `later` may not pass `earlier`, both queued in that order; None where it may."""
-    if earlier is None or later is None:
-        return Rule.SHUTDOWN
-    if earlier.step != later.step:
-        return Rule.STEP
-    if earlier.final or later.final:
-        return Rule.FINAL_LAYER
-    if earlier.chain == later.chain or later.source == earlier.layer:
-        return Rule.OWNER_CHAIN
-    if (earlier.key_major or later.key_major) and not set(earlier.groups).isdisjoint(later.groups):
-        return Rule.RANGE_GROUP
-    return None
+    return passing_rule((earlier, later), 1)
 
 
 def passing_rule(queue: Sequence[Task | None], index: int) -> Rule | None:
@@ -73,9 +64,21 @@ def passing_rule(queue: Sequence[Task | None], index: int) -> Rule | None:
     if not 0 <= index < len(queue):
         return Rule.INDEX
     later = queue[index]
-    for position in range(index):
-        if (rule := order_rule(queue[position], later)) is not None:
-            return rule
+    if later is None:
+        return Rule.SHUTDOWN if index else None
+    step, chain, source = later.step, later.chain, later.source
+    final, key_major = later.final, later.key_major
+    for earlier in islice(queue, index):
+        if earlier is None:
+            return Rule.SHUTDOWN
+        if earlier.step != step:
+            return Rule.STEP
+        if final or earlier.final:
+            return Rule.FINAL_LAYER
+        if earlier.chain == chain or earlier.layer == source:
+            return Rule.OWNER_CHAIN
+        if (key_major or earlier.key_major) and not set(earlier.groups).isdisjoint(later.groups):
+            return Rule.RANGE_GROUP
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from layerwise_sched.legal import HOLD
+from layerwise_sched.legal import HOLD, passing_rule
 from layerwise_sched.model import DependencyKind
 
 if TYPE_CHECKING:
@@ -56,34 +56,31 @@ def first_ready(
 ) -> int:
     """Index of the first task behind the head that is ready and may pass all before it; 0 for none.
 
-    The order rules of `legal.passing_rule` in one walk, a little stricter: what is on the range path keeps its order
-    here. (Its groups may only pass each other where they share none, and its loads wait for no save.) Tasks without I/O
-    stay where they are: running them early gains nothing. gate: only tasks of the head's gate.
+    In the walk only the owner chains are looked at, which rule out most; `legal.passing_rule` is asked about a task
+    that is ready. Tasks without I/O stay where they are: running them early gains nothing. gate: only tasks of the
+    head's gate.
     """
-    _, step, layer, _, _, group, chain, _, _, _, final, key_major, _ = head
-    if final or key_major:
+    if head.final or head.key_major:
         return 0
     missing_in = ready.missing
-    chains, layers = {chain}, {layer}
+    group = head.gate
+    chains = {head.chain}
     index = 0
     for task in islice(queue, 1, lookahead + 1):
         index += 1
         if task is None:
             return 0
-        # One unpacking: this runs for every queued task, and a field by its name costs as much as the whole row.
-        _, of_step, layer, _, source, its_gate, chain, _, _, has_io, final, key_major, _ = task
-        if final or of_step != step or key_major:
-            return 0
-        layers.add(layer)
-        if chain in chains or source in layers:
-            chains.add(chain)
+        chain = task.chain
+        if chain in chains:
             continue
         chains.add(chain)
-        if not has_io or (gate and its_gate != group):
+        if not task.has_io or (gate and task.gate != group):
             continue
         missing = missing_in(task)
         if missing is None:
-            return index
+            if passing_rule(queue, index) is None:
+                return index
+            continue
         polls -= 1
         # Gates open in the order of their ids, and ids ascend along the queue: the rest need not be asked.
         if missing is GATE_CONDITION or missing is GATE_NPU or not polls:
