@@ -22,8 +22,8 @@ def alone(wanted: list[inject.Cell], summary: dict[str, Any]) -> dict[str, injec
     """For each code that stands alone in a caught cell, the first such cell."""
     found: dict[str, inject.Cell] = {}
     for cell, row in zip(wanted, summary["rows"], strict=True):
-        if row["state"] == "caught" and len(row["codes"]) == 1:
-            found.setdefault(row["codes"][0], cell)
+        if row["state"] == "caught" and len(row["found"]) == 1:
+            found.setdefault(row["found"][0], cell)
     return found
 
 

@@ -28,9 +28,9 @@ def test_every_fault_is_caught_in_its_step_and_before_its_tokens_are_released(su
 
 def test_without_the_check_that_finds_it_a_fault_is_missed(summary, tmp_path):
     alone = [
-        (cell, row["codes"][0])
+        (cell, row["found"][0])
         for cell, row in zip(full(KINDS), summary["rows"], strict=True)
-        if len(row["codes"]) == 1
+        if len(row["found"]) == 1
     ]
     assert alone, "no fault here is found by one check alone"
     cell, code = alone[0]

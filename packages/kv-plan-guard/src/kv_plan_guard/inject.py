@@ -186,7 +186,10 @@ def _child(python: str, job: Path, engine: str, log: Path, progress: Callable[[s
 
 
 def verdict(cell: Cell, folder: Path) -> dict[str, Any]:
-    """What came of a cell: `state` is caught, missed, n/a, failed or missing, with `why` and the codes found."""
+    """What came of a cell: `state` is caught, missed, n/a, failed or missing, with `why` and the codes found.
+
+    `codes` are those that stopped the engine; `found`, all that the step's groups were found to break.
+    """
     if cell.reason:
         return {"cell": cell.name, "state": "n/a", "why": cell.reason, "codes": []}
     try:
@@ -211,7 +214,13 @@ def verdict(cell: Cell, folder: Path) -> dict[str, Any]:
         why = f"planted in step {result['planted']}, but step {result['released'][-1]} was released"
     else:
         state, why = "caught", f"step {result['step']}"
-    return {"cell": cell.name, "state": state, "why": why, "codes": codes}
+    return {
+        "cell": cell.name,
+        "state": state,
+        "why": why,
+        "codes": codes,
+        "found": sorted(result.get("violations", {})),
+    }
 
 
 def summarize(wanted: Sequence[Cell], folder: Path) -> dict[str, Any]:
