@@ -36,6 +36,20 @@ BLOCK = 4096  # bytes of one block of one layer; the second KV cache spec has ha
 TOKENS = 16
 
 
+try:  # 0.28.0rc1 calls the range path's sessions Mooncake's
+    from vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store.mooncake_session_tracker import MooncakeSessionTracker
+
+    SESSIONS, session_tracker = "mooncake", MooncakeSessionTracker
+except ImportError:
+    SESSIONS = "layerwise"
+
+    def session_tracker() -> Any:
+        """What keeps the get and put sessions of the range path."""
+        from vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store.backend import session_tracker
+
+        return session_tracker.LayerwiseSessionTracker()
+
+
 class Layout:
     """Which layers share a slot, and how far ahead loads are submitted: upstream's own functions decide both."""
 
@@ -127,14 +141,14 @@ class Rig:
             "kv_send_thread": None, "kv_recv_thread": None, "_layer_load_aborted": threading.Event(),
             "_invalid_block_ids": set(), "_invalid_block_ids_lock": threading.Lock(),
             "_put_started_keys": set(), "_put_started_keys_lock": threading.Lock(),
-            "_current_layerwise_request_ids": set(), "_current_layerwise_last_chunk_req_ids": set(),
+            "backend_name": {"gva": "memcache", "range": "mooncake", "key": "yuanrong"}[plane],
             "_load_session_lock": threading.Lock(),
         }  # fmt: skip
         worker.__dict__.update(state)
+        for name in ("request_ids", "last_chunk_req_ids"):
+            setattr(worker, f"_current_{SESSIONS}_{name}", set())
         if plane == "range":
-            from vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store.backend import session_tracker
-
-            worker._layerwise_session_tracker = session_tracker.LayerwiseSessionTracker()
+            setattr(worker, f"_{SESSIONS}_session_tracker", session_tracker())
         self.loads = adopt(worker) if adopt is not None else None
         worker._start_kv_transfer_threads()
         return worker
@@ -304,11 +318,12 @@ class Rig:
         ]
         if schedule.plane == "range":
             worker._layer_load_aborted.clear()
-            worker._current_layerwise_request_ids = {request.req_id for request in requests}
-            worker._current_layerwise_last_chunk_req_ids = {request.req_id for request in requests}
+            for name in ("request_ids", "last_chunk_req_ids"):
+                setattr(worker, f"_current_{SESSIONS}_{name}", {request.req_id for request in requests})
+            tracker = getattr(worker, f"_{SESSIONS}_session_tracker")
             for request in requests:
                 for key in request.load_keys:
-                    worker._layerwise_session_tracker.record_get_result(key, [request.req_id], succeeded=True)
+                    tracker.record_get_result(key, [request.req_id], succeeded=True)
         worker._build_shared_save_data()
         worker._build_shared_load_data()
 
