@@ -64,9 +64,16 @@ def of_call(error: TypeError, frames: list[Frame], book: Book) -> list[Finding] 
     if file := book.relative(caller.path):
         target = _dotted(callee) or match.group(1)
         core = _code_site(callee)
-        if target.startswith(PLUGIN) and where is not None:
+        made = where is not None and isinstance(where[1], ast.ClassDef)  # a generated constructor: the call is at fault
+        if target.startswith(PLUGIN) and where is not None and not made:
             return _of_definition(error, problem, callee, where, (file, caller.line), book)
-        origin = "mismatch" if is_core(target) else "other" if target.startswith(PLUGIN) else "environment"
+        origin = (
+            "mismatch"
+            if is_core(target) or (made and _of_core_base(callee))
+            else "other"
+            if target.startswith(PLUGIN)
+            else "environment"
+        )
         finding = Finding("", origin, target, argument, file, caller.line, *core, text_of(error))
         if call is not None:
             kinds = {"keyword": "drop-keyword", "lacking": "add-argument", "positional": "drop-positional"}
@@ -110,6 +117,15 @@ def _of_field(error: TypeError, frames: list[Frame], book: Book, name: str) -> l
                 finding.edits = [edit_of(book, one.path, "field-default", node, name)]
                 return [finding]
     return None
+
+
+def _of_core_base(constructor: Any) -> bool:
+    """Whether the class of a generated constructor has fields from a class of the core."""
+    owner = constructor.__qualname__.rpartition(".")[0]
+    cls = functools.reduce(
+        lambda o, part: getattr(o, part, None), owner.split("."), sys.modules[constructor.__module__]
+    )
+    return any(is_core(base.__module__) and vars(base).get("__annotations__") for base in getattr(cls, "__mro__", ()))
 
 
 def _hands_on(call: ast.Call | None) -> bool:

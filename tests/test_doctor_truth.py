@@ -41,6 +41,10 @@ CORE = {
             needed = 1
         class Config: pass
         @dataclass
+        class Wide:
+            a: int
+            need: int
+        @dataclass
         class Record:
             a: int
             b: int = 0
@@ -141,6 +145,16 @@ PLUGIN = {
         from vllm_ascend.table import Table
         assert vllm.util.first_row(Table()) == 3
         """,
+    "vllm_ascend/wide.py": """
+        from dataclasses import dataclass
+        from vllm.util import Wide
+        @dataclass
+        class Own(Wide): pass
+        """,
+    "vllm_ascend/wider.py": """
+        from vllm_ascend.wide import Own
+        assert Own(1).need is None
+        """,
     "vllm_ascend/handed.py": """
         import vllm.util
         vllm.util.place([(1, 2)])
@@ -227,6 +241,7 @@ def test_every_planted_fault_of_the_core_is_found_at_its_own_site(
         ("ImportError", "vllm.util:gone_too", "", "importer.py", 5),
         ("TypeError", "vllm.util:wrapped", "extra", "decorated.py", 2),
         ("TypeError", "vllm_ascend.table:Table.rows", "", "table.py", 2),
+        ("TypeError", "vllm_ascend.wide:Own.__init__", "need", "wider.py", 2),
         ("AttributeError", "builtins:tuple.device", "", "handed.py", 2),
         ("TypeError", "vllm_ascend.wrapped:wrapper.<locals>.factory", "lanes", "wrapped.py", 7),
     }
