@@ -77,6 +77,10 @@ def engine_config(segment: dict[str, Any]) -> Any:
         **more,
     ).create_engine_config()
     config.cache_config.num_gpu_blocks = segment["pool"]
+    # The platform may have turned it off; the scheduler asks its config how many steps are in flight, and without that
+    # it gives blocks of an aborted request to a load while a step still writes them (which LIFETIME reports).
+    config.scheduler_config.async_scheduling = bool(segment.get("async"))
+    assert config.max_concurrent_batches == 1 + bool(segment.get("async"))
     return config
 
 

@@ -163,6 +163,46 @@ def test_fewer_tokens_than_logits_is_a_lawful_batch() -> None:
     assert g.audit(plan(2, [("A", [1, 2], 16, 1)], G)).ok
 
 
+def _hit_of_the_same_step(blocks: int, hits: list[int], served_first: str) -> Any:
+    """A gets `blocks` blocks in a step in which B starts with `hits` as its computed prefix."""
+    g = guard(G)
+    ids = list(range(10, 11 + blocks))
+    g.observe(step(1, {"A": 16}, [new("A", ids[:1], 0, 16 * len(ids))]))
+    fills, start = {"A": 16 * blocks, "B": 4}, 16 * len(hits)
+    hit = new("B", [*hits, 900], start, start + 4)
+    if served_first == "running":
+        g.observe(step(2, fills, [hit], [("A", 16, ids[1:])]))
+    elif served_first == "resumed":
+        g.observe(step(2, {}, preempted=["A"]))
+        g.observe(step(3, fills | {"A": 16 * len(ids)}, [hit], [("A", 0, ids)], resumed=["A"]))
+        return g.audit(plan(3, [("A", ids, 0, 16 * len(ids)), ("B", [*hits, 900], start, 4)], G))
+    return g.audit(plan(2, [("A", ids, 16, 16 * blocks), ("B", [*hits, 900], start, 4)], G))
+
+
+@pytest.mark.parametrize("served_first", ["running", "resumed"])
+@pytest.mark.parametrize("blocks", [2, 12])  # one by one, and at once
+def test_a_new_request_may_hit_what_is_filled_in_the_same_step(blocks: int, served_first: str) -> None:
+    """Its hit is listed before the giving, and is one all the same: found by a million steps of the real scheduler."""
+    assert _hit_of_the_same_step(blocks, list(range(10, 10 + blocks)), served_first).ok
+
+
+@pytest.mark.parametrize("blocks", [2, 12])
+def test_a_block_given_twice_in_a_step_is_no_hit(blocks: int) -> None:
+    """At another column it can be no prefix of the same tokens: then one request overwrites the other."""
+    shifted = list(range(11, 11 + blocks))
+    assert "XWRITE" in codes(_hit_of_the_same_step(blocks, shifted, "running"))
+
+
+@pytest.mark.parametrize("blocks", [2, 12])
+def test_a_hit_of_an_earlier_step_makes_no_later_giving_lawful(blocks: int) -> None:
+    g = guard(G)
+    ids = list(range(10, 10 + blocks))
+    g.observe(step(1, {"B": 4}, [new("B", [*ids, 900], 16 * blocks, 16 * blocks + 4)]))
+    g.observe(step(2, {"B": 1, "A": 16 * blocks}, [new("A", ids, 0, 16 * blocks)], [("B", 16 * blocks + 4, None)]))
+    rows = [("B", [*ids, 900], 16 * blocks + 4, 1), ("A", ids, 0, 16 * blocks)]
+    assert codes(g.audit(plan(2, rows, G))) == {"XWRITE"}
+
+
 @pytest.mark.parametrize(
     ("value", "names"),
     [

@@ -74,6 +74,7 @@ class GroupBlocks:
         self.writer = np.full(0, -1, np.int64)  # [pool] life that the block was last given to
         self.generation = np.zeros(0, np.int32)  # [pool] times it was given away
         self.conflicts: dict[int, tuple[int, int]] = {}  # block -> (holding life, new life)
+        self._joined: dict[int, int] = {}  # block that nobody held -> column at which a prefix hit of this step took it
         self.history: deque[Event] = deque(maxlen=HISTORY)
         self._plain = 0  # ids below are in every range and have their place in the pool's arrays
         self.moves = 0  # grows when a row changes its place
@@ -114,9 +115,9 @@ class GroupBlocks:
             self.flagged.add(slot)
         if size <= FEW and min(ids) >= 0 and max(ids) < self._plain and layout.null_block not in ids:
             for column, block in enumerate(ids, at):
-                self._hold_one(block, life, column < hits)
+                self._hold_one(block, life, column, column < hits)
         else:
-            self._hold(ids, slot, life, max(0, hits - at))
+            self._hold(ids, slot, life, at, max(0, hits - at))
 
     def drop(self, slot: int, life: int, request: str, step: int) -> None:
         """Give all blocks of a request back."""
@@ -154,6 +155,17 @@ class GroupBlocks:
         self.released[slot] = released
 
     # -- ownership -------------------------------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """Call before the givings of a step.
+
+        A decision lists new requests apart from running ones, and not in the order in which the scheduler served them:
+        a new request may hit, in its first step, a block that a request served before it fills in the same step. Such a
+        hit may be read first here. It stands at the same column of both rows, since a prefix hit is one of all tokens
+        up to there; the other request is the block's writer.
+        """
+        if self._joined:
+            self._joined.clear()
 
     def holders(self, block: int, slots: Iterable[int]) -> list[tuple[int, int]]:
         """(slot, column) of every listed request whose row holds the block in a column it has not given up."""
@@ -204,19 +216,22 @@ class GroupBlocks:
         self.moves += 1
         return width
 
-    def _hold_one(self, block: int, life: int, hit: bool) -> None:
+    def _hold_one(self, block: int, life: int, column: int, hit: bool) -> None:
         refs = self.refs
         if not refs[block]:
             refs[block] = 1
+            if hit:
+                self._joined[block] = column
         else:
             refs[block] += 1
             if hit:
                 return
-            self.conflicts[block] = (int(self.writer[block]), life)
+            if self._joined.pop(block, None) != column:
+                self.conflicts[block] = (int(self.writer[block]), life)
         self.writer[block] = life
         self.generation[block] += 1
 
-    def _hold(self, ids: Sequence[int], slot: int, life: int, num_hits: int) -> None:
+    def _hold(self, ids: Sequence[int], slot: int, life: int, at: int, num_hits: int) -> None:
         layout = self.layout
         low, high = min(ids), max(ids)
         null = layout.null_block is not None and layout.null_block in ids
@@ -225,7 +240,7 @@ class GroupBlocks:
             low, high = -1, min(high, layout.pool_blocks - 1)
         if null:
             self.nulls.add(slot)
-        blocks = np.array(ids, np.int64)
+        blocks, columns = np.array(ids, np.int64), np.arange(at, at + len(ids))
         if high >= len(self.refs):
             self._grow_pool(high + 1)
         if null or low < 0:
@@ -233,26 +248,34 @@ class GroupBlocks:
             if null:
                 keep &= blocks != layout.null_block
             num_hits = int(keep[:num_hits].sum())
-            blocks = blocks[keep]
+            blocks, columns = blocks[keep], columns[keep]
         refs = self.refs
         held = refs[blocks]
+        if num_hits:
+            free = held[:num_hits] == 0
+            self._joined.update(zip(blocks[:num_hits][free].tolist(), columns[:num_hits][free].tolist(), strict=True))
         if any_true(held != 0) or len(set(ids)) != len(ids):
-            self._hold_shared(blocks, held, life, num_hits)
+            self._hold_shared(blocks, columns, held, life, num_hits)
             return
         refs[blocks] = 1
         self.writer[blocks] = life
         self.generation[blocks] += 1
 
-    def _hold_shared(self, blocks: NDArray[np.int64], held: NDArray[np.int32], life: int, num_hits: int) -> None:
+    def _hold_shared(
+        self, blocks: NDArray[np.int64], columns: NDArray[np.int64], held: NDArray[np.int32], life: int, num_hits: int
+    ) -> None:
         """Blocks some of which are held: those of a prefix hit are shared, the others are a conflict."""
         hit = np.arange(len(blocks)) < num_hits
-        for block in blocks[~hit & (held > 0)].tolist():
-            self.conflicts[block] = (int(self.writer[block]), life)
+        taken = ~hit & (held > 0)
+        for block, column in zip(blocks[taken].tolist(), columns[taken].tolist(), strict=True):
+            if self._joined.pop(block, None) != column:
+                self.conflicts[block] = (int(self.writer[block]), life)
         np.add.at(self.refs, blocks, 1)
         fresh = blocks[~hit | (held == 0)]
         self.writer[fresh] = life
         self.generation[fresh] += 1
-        for block in fresh[self.refs[fresh] > 1].tolist():
+        new = blocks[held == 0]
+        for block in new[self.refs[new] > 1].tolist():
             self.conflicts.setdefault(block, (life, life))  # twice in one row
 
     def _release(self, ids: NDArray[np.int32], slot: int) -> None:

@@ -73,6 +73,8 @@ class Mirror(RequestTable):
         wrong: list[Violation] = []
         settled = step - 1 - self.layout.steps_in_flight if facts.settled is None else facts.settled
         self.given = []
+        for group in self.groups:
+            group.begin_step()
         self._forget_settled(settled)
         for name in facts.finished:
             self.preempted.pop(name, None)
