@@ -67,13 +67,10 @@ def of_call(error: TypeError, frames: list[Frame], book: Book) -> list[Finding] 
         made = where is not None and isinstance(where[1], ast.ClassDef)  # a generated constructor: the call is at fault
         if target.startswith(PLUGIN) and where is not None and not made:
             return _of_definition(error, problem, callee, where, (file, caller.line), book)
-        origin = (
-            "mismatch"
-            if is_core(target) or (made and _of_core_base(callee))
-            else "other"
-            if target.startswith(PLUGIN)
-            else "environment"
-        )
+        if is_core(target) or (made and _of_core_base(callee)):
+            origin = "mismatch"
+        else:
+            origin = "other" if target.startswith(PLUGIN) else "environment"
         finding = Finding("", origin, target, argument, file, caller.line, *core, text_of(error))
         if call is not None:
             kinds = {"keyword": "drop-keyword", "lacking": "add-argument", "positional": "drop-positional"}
@@ -119,12 +116,16 @@ def _of_field(error: TypeError, frames: list[Frame], book: Book, name: str) -> l
     return None
 
 
+def _owner(function: Any) -> Any:
+    """The class that a function is defined in, by its name; None where there is none."""
+    owner = function.__qualname__.rpartition(".")[0]
+    module = sys.modules.get(function.__module__)
+    return functools.reduce(lambda found, part: getattr(found, part, None), owner.split("."), module)
+
+
 def _of_core_base(constructor: Any) -> bool:
     """Whether the class of a generated constructor has fields from a class of the core."""
-    owner = constructor.__qualname__.rpartition(".")[0]
-    cls = functools.reduce(
-        lambda o, part: getattr(o, part, None), owner.split("."), sys.modules[constructor.__module__]
-    )
+    cls = _owner(constructor)
     return any(is_core(base.__module__) and vars(base).get("__annotations__") for base in getattr(cls, "__mro__", ()))
 
 
@@ -271,8 +272,7 @@ def _defined(function: Any, book: Book) -> tuple[str, Any] | None:
     module = sys.modules.get(function.__module__)
     path = getattr(module, "__file__", None) or ""
     if book.relative(path) and code.co_filename == "<string>":
-        owner = function.__qualname__.rpartition(".")[0]
-        cls = functools.reduce(lambda o, part: getattr(o, part, None), owner.split("."), module)
+        cls = _owner(function)
         if isinstance(cls, type) and (node := class_node(cls, book)):
             return path, node
     return None

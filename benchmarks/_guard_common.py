@@ -23,14 +23,9 @@ def checkpoints() -> dict[str, str]:
 
 def _one_layer() -> str:
     """The dense model with one layer: a step costs little, and its plan is made by the same code."""
-    from ascend_sim.models import parts, store
-    from ascend_sim.models.recipe import Recipe
+    from ascend_sim.models import qwen, store
 
-    prefix = "model.layers.0."
-    tensors = parts.embeddings() | parts.attention(prefix + "self_attn.") | parts.mlp(prefix + "mlp.")
-    tensors |= parts.norms(prefix, "input_layernorm", "post_attention_layernorm")
-    config = {**parts.base_config("Qwen2ForCausalLM", "qwen2"), "num_hidden_layers": 1}
-    return str(store.write("dense-one", Recipe(config, tensors), store.default_cache(), 0))
+    return str(store.write("dense-one", qwen.dense(layers=1), store.default_cache(), 0))
 
 
 def child(script: str, job: dict[str, Any], path: Path, mode: str, **environment: str) -> int:

@@ -27,16 +27,9 @@ STORE = "vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store"
 
 def build_model() -> str:
     """The simulator's dense model with eight layers: enough for buffers to be shared."""
-    from ascend_sim.models import parts, store
-    from ascend_sim.models.recipe import Recipe
+    from ascend_sim.models import qwen, store
 
-    tensors = parts.embeddings()
-    for layer in range(LAYERS):
-        prefix = f"model.layers.{layer}."
-        tensors |= parts.attention(prefix + "self_attn.") | parts.mlp(prefix + "mlp.")
-        tensors |= parts.norms(prefix, "input_layernorm", "post_attention_layernorm")
-    config = {**parts.base_config("Qwen2ForCausalLM", "qwen2"), "num_hidden_layers": LAYERS}
-    return str(store.write("dense-eight", Recipe(config, tensors), store.default_cache(), 0))
+    return str(store.write("dense-eight", qwen.dense(layers=LAYERS), store.default_cache(), 0))
 
 
 def use_pool() -> None:

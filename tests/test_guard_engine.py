@@ -70,6 +70,7 @@ REFUSED = [
 ]
 # What vllm-ascend up to 0.29.0rc1 says of a hybrid model whose state is larger than its pages can be made.
 NO_HYBRID = "Cannot align ssm_page_size and attn_page_size"
+NO_HYBRID_PAIRS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0")
 CLEAN = RUNS[1:] + (SPEC if PLUGIN else [])
 
 
@@ -96,7 +97,8 @@ def read(folder: Path, name: str) -> dict:
     logs = "".join(log.read_text()[-3000:] for log in folder.glob("*.log"))
     assert path.exists(), logs
     result = json.loads(path.read_text())
-    if name.startswith("hybrid") and NO_HYBRID in result.get("error", ""):
+    if os.environ.get("KIT_PAIR") in NO_HYBRID_PAIRS and name.startswith("hybrid"):
+        assert NO_HYBRID in result.get("error", "")  # once it runs, it is to be judged
         pytest.skip(f"this plugin refuses the tiny hybrid model itself: {NO_HYBRID}")
     return result
 

@@ -127,13 +127,13 @@ def test_the_simulator_takes_the_same_steps_in_the_same_order_and_time(results):
     """Every run replayed under its own policy. A step's time is compared with its own record, so a slow machine is
     slow on both sides.
     """
-    real = pytest.importorskip("layerwise_real")
+    import layerwise_real
     from layerwise_sched.timeline_file import read
 
     steps, same, off = 0, 0, []
     for spec in SCHEDULED:
         result = results[spec["name"]]
-        found = real.replay(read(Path(result["timeline"])).run(), spec["policy"])
+        found = layerwise_real.replay(read(Path(result["timeline"])).run(), spec["policy"])
         assert found["same_order"] == found["steps"] or spec["policy"] != "fifo", spec["name"]
         steps, same, off = steps + found["steps"], same + found["same_order"], [*off, abs(found["off_pct"])]
     assert steps == sum(spec["steps"] for spec in SCHEDULED)

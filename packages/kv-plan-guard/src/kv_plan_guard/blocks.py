@@ -226,10 +226,14 @@ class GroupBlocks:
             refs[block] += 1
             if hit:
                 return
-            if self._joined.pop(block, None) != column:
-                self.conflicts[block] = (int(self.writer[block]), life)
+            self._given_again(block, column, life)
         self.writer[block] = life
         self.generation[block] += 1
+
+    def _given_again(self, block: int, column: int, life: int) -> None:
+        """A block that is held was given: a conflict, unless its holder is a hit of this step's filling of it."""
+        if self._joined.pop(block, None) != column:
+            self.conflicts[block] = (int(self.writer[block]), life)
 
     def _hold(self, ids: Sequence[int], slot: int, life: int, at: int, num_hits: int) -> None:
         layout = self.layout
@@ -268,8 +272,7 @@ class GroupBlocks:
         hit = np.arange(len(blocks)) < num_hits
         taken = ~hit & (held > 0)
         for block, column in zip(blocks[taken].tolist(), columns[taken].tolist(), strict=True):
-            if self._joined.pop(block, None) != column:
-                self.conflicts[block] = (int(self.writer[block]), life)
+            self._given_again(block, column, life)
         np.add.at(self.refs, blocks, 1)
         fresh = blocks[~hit | (held == 0)]
         self.writer[fresh] = life

@@ -10,18 +10,18 @@ EXPERTS_PER_TOKEN = 2
 EXPERT_INTERMEDIATE = 64
 
 
-def _qwen2_tensors() -> dict[str, Tensor]:
+def _qwen2_tensors(layers: int = LAYERS) -> dict[str, Tensor]:
     out = embeddings()
-    for layer in range(LAYERS):
+    for layer in range(layers):
         prefix = f"model.layers.{layer}."
         out |= attention(prefix + "self_attn.") | mlp(prefix + "mlp.")
         out |= norms(prefix, "input_layernorm", "post_attention_layernorm")
     return out
 
 
-def dense() -> Recipe:
+def dense(layers: int = LAYERS) -> Recipe:
     """Return Qwen2 with grouped-query attention."""
-    return Recipe(base_config("Qwen2ForCausalLM", "qwen2"), _qwen2_tensors())
+    return Recipe(base_config("Qwen2ForCausalLM", "qwen2", num_hidden_layers=layers), _qwen2_tensors(layers))
 
 
 def mimo() -> Recipe:

@@ -84,21 +84,21 @@ class Loads:
         self.queue = queue
         receiver.request_queue = queue
         queue.use(dispatcher.policy)
-        sender: Any = getattr(
-            self.worker, "kv_send_thread", None
-        )  # it runs already, and looks its events up at each use
-        if self.recorder is not None and (events := getattr(sender, "sync_save_events", None)):
-            sender.sync_save_events = [views.SendView(events, layer, self.recorder) for layer in range(len(events))]
 
     def _watch(self, receiver: Any, queue: TaskQueue) -> None:
         """The timeline's side of `attach`."""
-        timeline, serving = self.numbers.timeline, self.serving
+        timeline, serving, recorder = self.numbers.timeline, self.serving, self.recorder
         assert timeline is not None
         assert serving is not None
+        assert recorder is not None
         timeline.plan = self.plan
         receiver.layer_save_finished_events = [views.SaveView(event, serving) for event in self._saves]
         if self._npu is not None:
             receiver.sync_save_events = [views.NpuView(self._npu, index, serving) for index in range(len(self._npu))]
+        # The send thread runs already, and looks its events up at each use.
+        sender: Any = getattr(self.worker, "kv_send_thread", None)
+        if events := getattr(sender, "sync_save_events", None):
+            sender.sync_save_events = [views.SendView(events, index, recorder) for index in range(len(events))]
         key_based = self._path(receiver) is DataPath.KEY
         receiver.m_store = views.StoreView(receiver.m_store, serving, self.submitting, self.leases, parts=key_based)
         builders = getattr(receiver, "group_builders", None) or [getattr(receiver, "layer_batch_builder", None)]

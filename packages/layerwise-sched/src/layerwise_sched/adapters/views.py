@@ -55,14 +55,26 @@ class SaveView(_View):
             serving.span(_SAVE_CPU, begin, clock())
 
 
-class NpuView:
-    """The NPU events of all layers' saves; looked up at each call, since the list's events may be renewed."""
+class _EventAt:
+    """One layer's event of a list; looked up at each call, since the list's events may be renewed."""
 
-    __slots__ = ("_events", "_index", "_serving")
+    __slots__ = ("_events", "_index")
 
-    def __init__(self, events: list[Any], index: int, serving: Serving) -> None:
+    def __init__(self, events: list[Any], index: int) -> None:
         self._events = events
         self._index = index
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._events[self._index], name)
+
+
+class NpuView(_EventAt):
+    """A save's NPU event as the receive thread sees it."""
+
+    __slots__ = ("_serving",)
+
+    def __init__(self, events: list[Any], index: int, serving: Serving) -> None:
+        super().__init__(events, index)
         self._serving = serving
 
     def synchronize(self) -> None:
@@ -78,18 +90,14 @@ class NpuView:
             serving.missing = None
             serving.span(_SAVE_NPU, begin, clock())
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._events[self._index], name)
 
-
-class SendView:
+class SendView(_EventAt):
     """A save's NPU event as the send thread sees it: where the compute stream is when that thread waits for it."""
 
-    __slots__ = ("_events", "_index", "_recorder")
+    __slots__ = ("_recorder",)
 
     def __init__(self, events: list[Any], index: int, recorder: Recorder) -> None:
-        self._events = events
-        self._index = index
+        super().__init__(events, index)
         self._recorder = recorder
 
     def synchronize(self) -> None:
@@ -101,9 +109,6 @@ class SendView:
             event.synchronize()
         finally:
             self._recorder.event(_SEND_WAIT, self._index, clock() if waits else begin, begin)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._events[self._index], name)
 
 
 class GateView(_View):
