@@ -18,7 +18,7 @@ from _guard_common import checkpoints, child
 INTERPRETED = "slot_mapping=interpreter,gather_block_tables=interpreter"
 LOG = {"enabled": True, "action": "log"}
 # So few blocks that requests are preempted.
-SMALL = {"num_gpu_blocks_override": 9, "max_num_seqs": 6, "enable_prefix_caching": True}
+SMALL = {"num_gpu_blocks_override": 7, "max_num_seqs": 6, "enable_prefix_caching": True}
 ASYNC = {"async_scheduling": True}
 CHUNKS = {"max_num_batched_tokens": 128}
 # The other plugin whose hooks lie at the same boundaries, inside of the guard's.
@@ -34,7 +34,7 @@ SEGMENTS: dict[str, dict[str, Any]] = {
     "hybrid": {"model": "hybrid", "engine": CHUNKS},
     "hybrid-async": {"model": "hybrid", "engine": {**CHUNKS, **ASYNC}},
     "eagle": {"model": "dense", "engine": {}, "speculative": 3},
-    "eagle-async": {"model": "dense", "engine": {**ASYNC, **SMALL, "num_gpu_blocks_override": 12}, "speculative": 3},
+    "eagle-async": {"model": "dense", "engine": {**ASYNC, **SMALL, "num_gpu_blocks_override": 9}, "speculative": 3},
     "together": {"model": "one-layer", "engine": CHUNKS, "environment": TOGETHER},
     "together-async": {"model": "one-layer", "engine": {**SMALL, **ASYNC}, "environment": TOGETHER},
 }

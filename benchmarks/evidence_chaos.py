@@ -1,6 +1,8 @@
 """kill -9 of runner, server or client at random moments, then resume: nothing lost, nothing doubled, no orphan.
 
-Servers and clients are the light HTTP pair of the package's tests by default; --protocol measures a real one.
+Servers and clients are the light HTTP pair of the package's tests by default. --protocol takes a protocol with real ones
+(`evidence/protocols/simulator-aa.toml`: `vllm serve` under ascend-sim), cut down to --pairs; it needs the default pair's
+environment and the model that `nox -s evidence` leaves in out/evidence.
 """
 
 # env: light
@@ -11,7 +13,9 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,7 +30,9 @@ from serving_evidence.packet import verify
 from serving_evidence.runner import processes
 from serving_evidence.schedule import plan
 
+ROOT = Path(__file__).resolve().parent.parent
 VICTIMS = ("runner", "server", "client")
+ATTEMPTS = 20  # a start that is killed is attempted again: no kill may use the last attempt up
 
 
 def light_protocol(pairs: int) -> str:
@@ -56,8 +62,29 @@ metric = "mean_itl_ms"
 scenario = "one"
 [design]
 pairs = {pairs}
-attempts = 20
+attempts = {ATTEMPTS}
 """
+
+
+def real_protocol(path: Path, pairs: int) -> str:
+    """A protocol of real servers with fewer pairs, more attempts, and the code of this checkout."""
+    text = re.sub(r"(?m)^pairs = .*$", f"pairs = {pairs}", path.read_text(encoding="utf-8"))
+    text = re.sub(r"(?m)^attempts = .*$", f"attempts = {ATTEMPTS}", text)
+    return re.sub(r"(?m)^code_paths = .*$", 'code_paths = ["packages", "evidence/planted"]', text)
+
+
+def use_real_servers() -> None:
+    """Let runners find the pair's commands, as `nox -s evidence` does."""
+    sys.path.append(str(ROOT / "tools"))
+    import evidence
+    import workspace
+
+    sys.path.pop()
+    assert workspace.ROOT == ROOT
+    python = evidence.pair_python()
+    evidence.OUT.mkdir(parents=True, exist_ok=True)
+    evidence.place_model(python)
+    os.environ.update(evidence.environment(python, ROOT))
 
 
 def start_runner(toml: Path, folder: Path) -> subprocess.Popen[bytes]:
@@ -189,12 +216,15 @@ def main() -> int:
     progress = options.out / f"progress-{options.seed}-{options.kills}.json"
     if options.one_run and progress.exists():
         rows = json.loads(progress.read_text(encoding="utf-8"))
+    if options.protocol:
+        use_real_servers()
     with tempfile.TemporaryDirectory() as name:
         while sum(row["kills"] for row in rows) < options.kills and len(rows) < options.kills:
             folder = Path(name) / f"{len(rows):03d}"
             folder.mkdir()
             toml = folder / "protocol.toml"
-            text = options.protocol.read_text(encoding="utf-8") if options.protocol else light_protocol(options.pairs)
+            real = options.protocol
+            text = real_protocol(real, options.pairs) if real else light_protocol(options.pairs)
             toml.write_text(text, encoding="utf-8")
             left = options.kills - sum(row["kills"] for row in rows)
             rows.append(
