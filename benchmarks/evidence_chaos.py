@@ -1,8 +1,8 @@
 """kill -9 of runner, server or client at random moments, then resume: nothing lost, nothing doubled, no orphan.
 
-Servers and clients are the light HTTP pair of the package's tests by default. --protocol takes a protocol with real ones
-(`evidence/protocols/simulator-aa.toml`: `vllm serve` under ascend-sim), cut down to --pairs; it needs the default pair's
-environment and the model that `nox -s evidence` leaves in out/evidence.
+Servers and clients are the light HTTP pair of the package's tests by default. --protocol takes a protocol with real
+ones (`evidence/protocols/simulator-aa.toml`: `vllm serve` under ascend-sim), cut down to --pairs; it needs the default
+pair's environment and the model that `nox -s evidence` leaves in out/evidence.
 """
 
 # env: light
@@ -77,10 +77,8 @@ def use_real_servers() -> None:
     """Let runners find the pair's commands, as `nox -s evidence` does."""
     sys.path.append(str(ROOT / "tools"))
     import evidence
-    import workspace
 
     sys.path.pop()
-    assert workspace.ROOT == ROOT
     python = evidence.pair_python()
     evidence.OUT.mkdir(parents=True, exist_ok=True)
     evidence.place_model(python)
