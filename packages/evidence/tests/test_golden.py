@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving_evidence.adapters import read_folder, read_run
+from serving_evidence.adapters import read_folder, read_run, vllm_bench
 from serving_evidence.compare import compare_folders
-from serving_evidence.samples import metrics
+from serving_evidence.samples import Result, metrics
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -51,7 +51,54 @@ def test_aiperf() -> None:
     assert found.requests.input_tokens.tolist() == [own["input_sequence_length"]["avg"]] * 4
 
 
-@pytest.mark.parametrize("name", ["guidellm-0.8.1.json", "aiperf-0.13.0.jsonl"])
+def _agree(found: Result, raw: dict[str, Any]) -> None:
+    """Every figure that vLLM printed for itself, recomputed from its requests."""
+    values = metrics(found)
+    for kind in ("ttft", "tpot", "itl", "e2el"):
+        for cut in ("mean", "p50", "p90", "p99"):
+            name = f"{cut}_{kind}_ms"
+            if name in raw:
+                assert values[name] == pytest.approx(raw[name], rel=1e-9), name
+    for name in ("output_throughput", "request_throughput", "total_token_throughput"):
+        assert values[name] == pytest.approx(raw[name], rel=1e-9), name
+
+
+def test_vllm_bench_serve() -> None:
+    path = GOLDEN / "vllm-0.30.0-serve.json"
+    raw: dict[str, Any] = json.loads(path.read_text())
+    (found,) = read_run(path)
+    assert (found.tool, found.completed, found.failed) == ("vllm bench serve", 4, 0)
+    assert found.requests is not None
+    assert found.requests.output_tokens.tolist() == [8.0] * 4
+    _agree(found, raw)
+    # Without its own sums the figures can only come from the requests.
+    bare = {key: value for key, value in raw.items() if not key.endswith("_ms")}
+    assert metrics(vllm_bench.parse(bare, "bare"))["mean_ttft_ms"] == pytest.approx(raw["mean_ttft_ms"], rel=1e-9)
+    # A changed request changes the figures: they are not passed through.
+    bare["ttfts"] = [raw["ttfts"][0] * 2, *raw["ttfts"][1:]]
+    assert metrics(vllm_bench.parse(bare, "bare"))["mean_ttft_ms"] > raw["mean_ttft_ms"] * 1.2
+
+
+def test_vllm_bench_serve_without_its_requests() -> None:
+    path = GOLDEN / "vllm-0.30.0-serve-plain.json"
+    raw: dict[str, Any] = json.loads(path.read_text())
+    (found,) = read_run(path)
+    assert found.requests is None
+    _agree(found, raw)
+
+
+def test_vllm_bench_sweep() -> None:
+    found = read_folder(GOLDEN / "vllm-0.30.0-sweep")
+    assert len(found) == 8  # two servers, two loads, two runs; the summaries repeat them
+    assert {result.server for result in found} == {
+        "vllm-0.30.0-sweep/SERVE--max_num_seqs=2",
+        "vllm-0.30.0-sweep/SERVE--max_num_seqs=4",
+    }
+    for result in found:
+        _agree(result, json.loads((GOLDEN / "vllm-0.30.0-sweep" / result.source).read_text()))
+
+
+@pytest.mark.parametrize("name", ["guidellm-0.8.1.json", "aiperf-0.13.0.jsonl", "vllm-0.30.0-serve.json"])
 def test_folders_of_real_files_are_compared_by_start(tmp_path: Path, name: str) -> None:
     for arm in ("a", "b"):
         (tmp_path / arm).mkdir()
