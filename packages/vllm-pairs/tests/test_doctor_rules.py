@@ -289,21 +289,22 @@ RUNTIME = """
 
     def make(cls: type[ModelConfig], config: ModelConfig):
         {before}
-        return ModelConfig()
+        return {call}
 """
 
 
 @pytest.mark.parametrize(
-    ("before", "level"),
+    ("before", "call", "level"),
     [
-        ("pass", "warning"),
-        ("fields = ModelConfig._fields", "note"),
-        ("import inspect; inspect.signature(ModelConfig)", "note"),
-        ("ModelConfig.__init__ = lambda self: None", "note"),
+        ("pass", "ModelConfig()", "warning"),
+        ("fields = ModelConfig._fields", "ModelConfig() if fields else None", "note"),
+        ("import inspect; inspect.signature(ModelConfig)", "config and ModelConfig()", "note"),
+        ("import inspect; inspect.signature(ModelConfig)", "ModelConfig()", "warning"),  # whatever it saw there
+        ("ModelConfig.__init__ = lambda self: None", "ModelConfig()", "note"),
     ],
 )
-def test_code_that_looks_first_or_patches_first_is_not_sure(trees, before, level):
-    made = findings(trees, RUNTIME.format(before=before))
+def test_code_that_looks_first_or_patches_first_is_not_sure(trees, before, call, level):
+    made = findings(trees, RUNTIME.format(before=before, call=call))
     assert [found.level for found in made if found.kind == "call-argument"] == [level]
 
 

@@ -44,9 +44,66 @@ def test_links_are_not_followed(trees, tmp_path):
     os.symlink(secret, core / "vllm" / "linked.py")
     os.symlink(tmp_path, core / "vllm" / "around")
     os.symlink(core / "nowhere.py", core / "vllm" / "dangling.py")
+    os.symlink(core / "vllm", core / "vllm" / "itself")
+    os.symlink("self.py", core / "vllm" / "self.py")
     found = examine(core, plugin).findings
-    assert {one.file for one in found} == {"vllm/linked.py", "vllm/around", "vllm/dangling.py"}
+    names = ("linked.py", "around", "dangling.py", "itself", "self.py")
+    assert {one.file for one in found} == {f"vllm/{name}" for name in names}
     assert all("link" in one.message for one in found)
+
+
+def test_what_is_no_plain_file_is_not_waited_for(trees):
+    core, plugin = trees.core(CORE), trees.plugin(PLUGIN)
+    os.mkfifo(core / "vllm" / "pipe.py")
+    (found,) = examine(core, plugin).findings
+    assert (found.kind, found.file) == ("unreadable", "vllm/pipe.py")
+
+
+def test_a_folder_that_cannot_be_read_is_said(trees, monkeypatch):
+    core, plugin = trees.core({**CORE, "vllm/closed/deep.py": ""}), trees.plugin(PLUGIN)
+    scan = os.scandir
+
+    def refuse(folder):  # who runs as root may read every folder
+        if str(folder).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    (found,) = examine(core, plugin).findings
+    assert (found.kind, found.file) == ("unreadable", "vllm/closed")
+    assert "Permission denied" in found.message
+
+
+@pytest.mark.parametrize("side", ["core", "plugin"])
+@pytest.mark.parametrize("depth", [60, 200, 300, 450, 900])
+def test_code_that_is_nested_too_deeply_is_said_or_read(trees, side, depth):
+    chain = "if x == 0:\n    y = 0\n" + "".join(f"elif x == {n}:\n    y = f({n})\n" for n in range(1, depth))
+    source = f"def f(x):\n    return x\n\n\nx = y = {' + '.join('1' * depth)}\n{chain}\nf(1, k=2)\n"
+    core, plugin = trees.core(CORE), trees.plugin(PLUGIN)
+    folder = core / "vllm" if side == "core" else plugin / "vllm_ascend"
+    (folder / "deep.py").write_text(source, encoding="utf-8")
+    (plugin / "vllm_ascend" / "uses.py").write_text("import vllm.deep\nvllm.deep.f = len\n", encoding="utf-8")
+    unreadable = [one.file for one in examine(core, plugin).findings if one.kind == "unreadable"]
+    assert unreadable in ([], [f"{folder.name}/deep.py"])
+    assert depth > 60 or not unreadable
+    assert depth < 900 or side == "core" or unreadable  # of the core a part is looked into only where it is asked for
+
+
+def test_a_name_that_is_not_utf_8_can_be_read_and_printed(trees):
+    core, plugin = trees.core(CORE), trees.plugin(PLUGIN)
+    with open(os.path.join(os.fsencode(core), b"vllm", b"\xff.py"), "wb") as file:
+        file.write(b"def broken(:\n")
+    (found,) = examine(core, plugin).findings
+    assert found.file == "vllm/\\xff.py"
+    assert found.message.encode("utf-8")
+
+
+def test_empty_trees_and_empty_files(trees, tmp_path):
+    core, plugin = trees.core({"vllm/empty.py": ""}), trees.plugin({"vllm_ascend/empty.py": ""})
+    assert examine(core, plugin).findings == ()
+    (tmp_path / "bare" / "vllm").mkdir(parents=True)
+    with pytest.raises(DoctorError, match="no package 'vllm'"):
+        Workbench().core(tmp_path / "bare")
 
 
 def test_no_version_is_a_finding(trees):

@@ -14,7 +14,7 @@ from vllm_pairs.doctor.world import MISSING, Ref, Value
 if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
     from vllm_pairs.doctor.findings import Confidence
-    from vllm_pairs.doctor.walk import Place
+    from vllm_pairs.doctor.places import Place
 
 
 def check_attributes(analysis: Analysis, node: ast.AST, place: Place) -> None:
@@ -79,6 +79,7 @@ def _of_module(analysis: Analysis, module: str, read: Read) -> None:
             node=read.node,
             place=read.place,
             message=f"module {module} of this core has no attribute {read.name!r}",
+            confidence="medium" if f"{module}.{read.name}" in analysis.refused.get(read.place.module, ()) else "high",
             injectable=((module, read.name),),
             core=Ref(module),
             core_line=line,

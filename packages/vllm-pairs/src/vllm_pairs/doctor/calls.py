@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.analysis import Draft, Edge
 from vllm_pairs.doctor.conditions import last_name
-from vllm_pairs.doctor.signatures import CallShape, Misfit, misfit, shape_of
+from vllm_pairs.doctor.signatures import CallShape, Misfit, misfit, misfits, shape_of
+from vllm_pairs.doctor.spread import keys_of
 from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
     from vllm_pairs.doctor.callables import Callable, Callables
     from vllm_pairs.doctor.findings import Confidence
-    from vllm_pairs.doctor.walk import Place
+    from vllm_pairs.doctor.places import Place
 
 
 class CallRule:
@@ -38,16 +39,16 @@ class CallRule:
             return
         if not self._concerns_core(value, found):
             return
-        shape = shape_of(node)
+        shape = shape_of(node, lambda spread: keys_of(spread, place.scope))
         if launched:  # the launcher's own options (num_warps, num_stages, ...) go by name
             names = {param.name for param in found.signature.params}
             shape = CallShape(
                 shape.positions, tuple(w for w in shape.keywords if w in names), shape.star, shape.double_star
             )
-        wrong = misfit(found.signature, shape)
-        if wrong is not None:
-            self._report(node, place, value, found, wrong)
-        elif value.sort == "class" and self.analysis.constructors.data_kind(found.defined_by) is not None:
+        wrong = misfits(found.signature, shape)
+        for one in wrong:
+            self._report(node, place, value, found, one)
+        if not wrong and value.sort == "class" and self.analysis.constructors.data_kind(found.defined_by) is not None:
             self._order(node, place, found)
 
     def _edge(self, value: Value, place: Place) -> None:
@@ -70,13 +71,15 @@ class CallRule:
 
     def _report(self, node: ast.Call, place: Place, value: Value, found: Callable, wrong: Misfit) -> None:
         confidence: Confidence = "high" if found.strict else "medium"
-        owner = value.owner if value.sort == "def" else None
         last = value.ref.qualname.rpartition(".")[2]
+        owner = None if self._is_exact(node, place) else value.owner
         if owner is not None and value.bound and not self._certain(owner, last, node):
             confidence = "low"
-        put = value.owner is not None and not last.startswith("__") and last in self.analysis.plugin_stores
-        if place.scope.inspects or put:
-            confidence = "low"  # the code asks what is there, or puts another function on the object
+        put = owner is not None and not last.startswith("__") and last in self.analysis.plugin_stores
+        # Code that asks what is there then chooses what it passes: behind a condition, or with `**`.
+        chosen = place.scope.inspects and (place.conditional or any(word.arg is None for word in node.keywords))
+        if chosen or put:  # or the plugin puts another function on the object
+            confidence = "low"
         constructed = value.sort in ("class", "type")
         symbol = str(found.defined_by) if not constructed else _constructor(found.defined_by)
         self.analysis.add(
@@ -88,19 +91,41 @@ class CallRule:
                 place=place,
                 message=f"{symbol.partition(':')[2]} {wrong.text} in this core",
                 confidence=confidence,
-                injectable=(_place(value.ref), _place(found.defined_by), *self._below(value)),
+                injectable=(_place(value.ref), _place(found.defined_by), *self._below(value, owner)),
+                read_at=self._taken_at(node, place) if value.sort == "def" else None,
                 core=self._core_side(value, found),
                 core_has=found.signature.text(),
                 harmless=place.catches("TypeError"),
             )
         )
 
-    def _below(self, value: Value) -> list[tuple[str, str]]:
+    def _is_exact(self, node: ast.Call, place: Place) -> bool:
+        """Whether it is a function of a class that is named, `C.f(...)` or `super().f(...)`, or one with a bare name.
+
+        Neither a class below nor an attribute of the object can then come between.
+        """
+        if not isinstance(node.func, ast.Attribute):
+            return isinstance(node.func, ast.Name)
+        base = self.analysis.inference.value(node.func.value, place.scope)
+        return isinstance(base, Value) and base.sort in ("class", "super")
+
+    def _taken_at(self, node: ast.Call, place: Place) -> int | None:
+        """The line of the module's own code that took the function called, `kept = core.f` or `from core import f`.
+
+        What is put in its place later does not reach the call.
+        """
+        if not isinstance(node.func, ast.Name) or place.scope.find(node.func.id) is not None:
+            return None
+        bound = self.analysis.world.outlines[place.module].names.get(node.func.id)
+        taken = bound is not None and bound.kind in ("value", "import") and not bound.several
+        return bound.line if bound is not None and taken else None
+
+    def _below(self, value: Value, owner: Ref | None) -> list[tuple[str, str]]:
         """The same member of classes below, which the object may be of; of a class what makes its objects."""
         if value.sort in ("class", "type"):
             return [(str(one), "__init__") for one in self.analysis.classes.mro(value.ref).refs]
         name = value.ref.qualname.rpartition(".")[2]
-        return [(str(one), name) for one in self.analysis.classes.subclasses(value.owner)] if value.owner else []
+        return [(str(one), name) for one in self.analysis.classes.subclasses(owner)] if owner else []
 
     def _order(self, node: ast.Call, place: Place, found: Callable) -> None:
         """Fields passed by position: an argument that is called like one field must not stand in another's place."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.sources import Tree
 
 
+_REDRAW_S = 0.1
+
+
 @dataclass(frozen=True)
 class Request:
     """What was asked for on the command line."""
@@ -48,13 +51,19 @@ class Request:
 def progress_shown() -> Iterator[Callable[[str, int, int], None]]:
     """A progress line on standard error, gone when the work is done; nothing where that is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # Drawn when something is done and not by a thread of its own: with one, this process could not be forked.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         tasks: dict[str, TaskID] = {}
+        drawn = 0.0
 
         def show(what: str, done: int, of: int) -> None:
+            nonlocal drawn
             if what not in tasks:
                 tasks[what] = bar.add_task(what, total=of)
             bar.update(tasks[what], completed=done)
+            if done == of or time.monotonic() - drawn > _REDRAW_S:
+                drawn = time.monotonic()
+                bar.refresh()
 
         yield show
 

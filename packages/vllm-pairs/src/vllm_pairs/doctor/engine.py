@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from vllm_pairs.doctor import attributes, imports
+from vllm_pairs.doctor import checks
 from vllm_pairs.doctor.analysis import Analysis
-from vllm_pairs.doctor.callables import Callables
-from vllm_pairs.doctor.calls import CallRule
 from vllm_pairs.doctor.findings import Finding, Report
 from vllm_pairs.doctor.hooks import check_hooks
-from vllm_pairs.doctor.narrowed import NarrowedRule
 from vllm_pairs.doctor.outline import Outline, outlines
-from vllm_pairs.doctor.overrides import OverrideRule
-from vllm_pairs.doctor.replacements import Replacement, ReplacementRule, collect
 from vllm_pairs.doctor.rules import BY_KIND
 from vllm_pairs.doctor.severity import Severities
-from vllm_pairs.doctor.sites import Sites
 from vllm_pairs.doctor.sources import open_tree
-from vllm_pairs.doctor.uninitialised import check_uninitialised
+from vllm_pairs.doctor.twin import can_fork
 from vllm_pairs.doctor.world import World
 from vllm_pairs.pairs import CORE_DISTRIBUTIONS, PLUGIN_DISTRIBUTION
 
 if TYPE_CHECKING:
+    import ast
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
@@ -34,6 +28,7 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.sources import Tree
 
 CORE, PLUGIN = "vllm", "vllm_ascend"
+FEW = 100  # modules of a plugin that one process checks
 
 
 def _silent(what: str, done: int, of: int) -> None:
@@ -101,46 +96,17 @@ class Workbench:
             of_core = reading.result()
         world = World(core.version, (core, of_core), (plugin, of_plugin), kept=kept)
         analysis = Analysis(world, CORE, PLUGIN)
-        self._rules(analysis)
+        # A copy of this process takes half of it, not where the core's syntax trees are to stay for the next plugin.
+        checks.run(analysis, self.processes != 1 and len(plugin.sources) > FEW and can_fork(), self.progress)
         parsed = {module: tree for module, tree in world.parsed.items() if world.tree_of(module) is core}
         self._syntax = (core.sha256, parsed)  # of the last core only: a hundred megabytes or more
-        findings = [*_unreadable(world, core, plugin), *analysis.findings(Severities(analysis).of)]
+        made = analysis.findings(Severities(analysis).of)
+        findings = [*_unreadable(world, analysis.walker.too_deep, core, plugin), *made]
         findings += check_hooks(analysis, hooks)
         return sorted(findings, key=lambda finding: finding.order)
 
-    def _rules(self, analysis: Analysis) -> None:
-        callables, sites = Callables(analysis), Sites(analysis)
-        calls, overrides = CallRule(analysis, callables), OverrideRule(analysis, callables, sites)
-        replaced: list[Replacement] = []
-        modules = analysis.plugin_modules()
-        for number, module in enumerate(modules, 1):
-            for node, place in analysis.walker.module(module):
-                kind = node.__class__
-                if kind is ast.Attribute:
-                    attributes.check_attributes(analysis, node, place)
-                elif kind is ast.Call:
-                    imports.check_imports(analysis, node, place)
-                    attributes.check_attributes(analysis, node, place)
-                    calls.check(node, place)
-                    collect(analysis, node, place, replaced)
-                elif kind is ast.ClassDef:
-                    overrides.check(node, place)
-                    check_uninitialised(analysis, node, place)
-                elif kind is ast.Import or kind is ast.ImportFrom:
-                    imports.check_imports(analysis, node, place)
-                elif kind is ast.Assign:
-                    collect(analysis, node, place, replaced)
-            self.progress("checking the plugin", number, len(modules))
-        rule = ReplacementRule(analysis, callables, sites)
-        for one in replaced:
-            rule.check(one)
-        narrowed = NarrowedRule(analysis, sites)  # knows by now what is replaced
-        for module in modules:
-            for node, place in analysis.walker.classes(module):
-                narrowed.check(node, place)
 
-
-def _unreadable(world: World, *trees: Tree) -> list[Finding]:
+def _unreadable(world: World, too_deep: set[str], *trees: Tree) -> list[Finding]:
     """What could not be read, as findings: parts that nothing is said of."""
     rule = BY_KIND["unreadable"]
     problems = [(problem.file, problem.line, problem.reason, tree) for tree in trees for problem in tree.problems]
@@ -148,6 +114,8 @@ def _unreadable(world: World, *trees: Tree) -> list[Finding]:
         for module, path in tree.files.items():
             if (problem := world.outlines[module].problem) is not None:
                 problems.append((path, problem[0], problem[1], tree))
+            elif module in too_deep:
+                problems.append((path, 1, "nested too deeply: a part of it is not looked into", tree))
     return [
         Finding(
             rule=rule.id,

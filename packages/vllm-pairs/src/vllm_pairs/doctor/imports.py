@@ -12,7 +12,7 @@ from vllm_pairs.doctor.world import MISSING, Ref
 
 if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
-    from vllm_pairs.doctor.walk import Place
+    from vllm_pairs.doctor.places import Place
 
 _BY_TEXT = ("import_module", "resolve_obj_by_qualname", "__import__")
 
@@ -58,6 +58,7 @@ def _module(analysis: Analysis, module: str, node: ast.AST, place: Place) -> boo
         return True
     nearest = analysis.world.nearest(module)
     missing = module[: module.find(".", len(nearest) + 1)] if "." in module[len(nearest) + 1 :] else module
+    analysis.refused.setdefault(place.module, set()).add(missing)
     near = f"; nearest package {nearest}" if nearest else ""
     analysis.add(
         Draft(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.conditions import last_name
 from vllm_pairs.doctor.members import Members
-from vllm_pairs.doctor.scopes import Scope, Source, function_scope, module_scope
+from vllm_pairs.doctor.scopes import Scope, Source, function_scope
 from vllm_pairs.doctor.world import MISSING, UNKNOWN, Found, Ref, Value
 
 if TYPE_CHECKING:
@@ -66,13 +66,19 @@ class Inference(Members):
         if isinstance(node, ast.Name):
             return self._name(node.id, scope)
         if isinstance(node, ast.Attribute):
-            if scope.checked and ast.unparse(node) in scope.checked:
-                return UNKNOWN
+            if scope.checked or scope.narrowed:
+                text = ast.unparse(node)
+                if (wanted := scope.narrowed.get(text)) is not None:
+                    return self.annotations.read(wanted, scope.module, scope)
+                if text in scope.checked:
+                    return UNKNOWN
             base = self.value(node.value, scope)
             return self.attribute(base, node.attr) if isinstance(base, Value) else UNKNOWN
         if isinstance(node, ast.Call):
             return self._call(node, scope)
         if isinstance(node, ast.Subscript):
+            if isinstance(node.value, ast.Attribute) and ast.unparse(node.value) == "sys.modules":
+                return self._loaded(node.slice)
             base = self.value(node.value, scope)
             if isinstance(base, Value) and base.sort == "list" and base.element is not None:
                 return base if isinstance(node.slice, ast.Slice) else base.element
@@ -131,7 +137,7 @@ class Inference(Members):
         if name not in where.known:
             where.known[name] = None  # asked for again while it is found out
             annotated = [source for source in sources if source.kind == "annotation"]
-            where.known[name] = self.join(self._source(source, where) for source in annotated or sources)
+            where.known[name] = self.join(self.source(source, where) for source in annotated or sources)
         found = where.known[name]
         if found is None:
             self._cut += 1
@@ -164,10 +170,11 @@ class Inference(Members):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
                 return self.annotations.read(node.annotation, module)
             if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-                return self.value(node.value, module_scope(module, tree)) if tree is not None else UNKNOWN
+                return self.value(node.value, self.module_scope(module, tree)) if tree is not None else UNKNOWN
         return UNKNOWN
 
-    def _source(self, source: Source, scope: Scope) -> Found | None:
+    def source(self, source: Source, scope: Scope) -> Found | None:
+        """What one thing that a name is bound to is; None for `None`."""
         key = (id(source), id(scope))
         if key in self._busy:
             self._cut += 1
@@ -204,8 +211,15 @@ class Inference(Members):
             return self._global(module, name) if self.world.has_module(module) else UNKNOWN
         return UNKNOWN
 
+    def _loaded(self, name: ast.expr) -> Found:
+        """A module by its full name as a text."""
+        text = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
+        return Value("module", Ref(text)) if text and self.world.has_module(text) else UNKNOWN
+
     def _call(self, node: ast.Call, scope: Scope) -> Found:
         called = last_name(node.func)
+        if node.args and (called == "import_module" or (called == "get" and _is_modules(node.func))):
+            return self._loaded(node.args[0])
         if isinstance(node.func, ast.Name) and called in (
             "super",
             "cast",
@@ -266,3 +280,8 @@ class Inference(Members):
         if index >= len(parts):
             return UNKNOWN
         return self.annotations.read(parts[index], module, None, found.owner)
+
+
+def _is_modules(node: ast.expr) -> bool:
+    """Whether this is a member of `sys.modules`."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "modules"

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.annotations import Annotations
-from vllm_pairs.doctor.nodes import walk
+from vllm_pairs.doctor.nodes import statements
 from vllm_pairs.doctor.scopes import Source, module_scope
 from vllm_pairs.doctor.world import UNKNOWN, Found, Ref, Value
 
@@ -27,6 +27,7 @@ class Members(ABC):
         self.annotations = Annotations(self.world)
         self._attributes: dict[tuple[str, Ref, Ref | None, str], Found | None] = {}
         self._assigned: dict[Ref, dict[str, list[tuple[FunctionNode, Source]]]] = {}
+        self._modules: dict[str, Scope] = {}
         self._cut = 0  # counts answers that were not looked for to the end
 
     @abstractmethod
@@ -47,7 +48,14 @@ class Members(ABC):
     def _global(self, module: str, name: str) -> Found: ...
 
     @abstractmethod
-    def _source(self, source: Source, scope: Scope) -> Found | None: ...
+    def source(self, source: Source, scope: Scope) -> Found | None:
+        """What one thing that a name is bound to is; None for `None`."""
+
+    def module_scope(self, module: str, tree: ast.Module) -> Scope:
+        """A module's scope, made once."""
+        if module not in self._modules:
+            self._modules[module] = module_scope(module, tree)
+        return self._modules[module]
 
     def attribute(self, base: Value, name: str) -> Found:
         """What an attribute of something is; UNKNOWN also where there is none."""
@@ -97,7 +105,7 @@ class Members(ABC):
                 return self.annotations.read(part.annotation, owner.module, None, ref)
             if isinstance(part, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in part.targets):
                 tree = self.world.syntax(owner.module)
-                return self.value(part.value, module_scope(owner.module, tree)) if tree is not None else UNKNOWN
+                return self.value(part.value, self.module_scope(owner.module, tree)) if tree is not None else UNKNOWN
         return UNKNOWN
 
     def _instance_value(self, ref: Ref, name: str, owner: Ref | None) -> Found:
@@ -105,7 +113,7 @@ class Members(ABC):
         for setter in self.classes.setters(ref, name):
             for method, source in self.assignments(setter).get(name, ()):
                 scope = self.scope(setter.module, method, setter, ref)
-                value = self._source(source, scope)
+                value = self.source(source, scope)
                 if source.kind == "annotation":
                     found = [value]
                     break
@@ -117,7 +125,7 @@ class Members(ABC):
             outline = self.classes.outline(lower)
             if outline is not None and name in outline.instance:
                 for method, source in self.assignments(lower).get(name, ()):
-                    found.append(self._source(source, self.scope(lower.module, method, lower, lower)))
+                    found.append(self.source(source, self.scope(lower.module, method, lower, lower)))
         if owner is not None:
             from_class = self._class_value(ref, name, owner)
             if from_class is not UNKNOWN or not found:
@@ -139,7 +147,7 @@ class Members(ABC):
 
 def _self_assignments(method: FunctionNode, own: str) -> list[tuple[str, Source]]:
     found: list[tuple[str, Source]] = []
-    for node in walk(method):
+    for node in statements(method):
         targets: list[tuple[ast.expr, Source]] = []
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -148,7 +156,7 @@ def _self_assignments(method: FunctionNode, own: str) -> list[tuple[str, Source]
                 else:
                     targets.append((target, Source("expr", node.value)))
         elif isinstance(node, ast.AnnAssign):
-            targets = [(node.target, Source("annotation", node.annotation))]
+            targets = [(node.target, Source("annotation", node.annotation, beside=node.value))]
         elif isinstance(node, ast.AugAssign | ast.For):
             targets = [(node.target, Source("unknown"))]
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:

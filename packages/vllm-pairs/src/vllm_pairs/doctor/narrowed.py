@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vllm_pairs.doctor.analysis import Analysis
+    from vllm_pairs.doctor.places import Place
     from vllm_pairs.doctor.sites import Site, Sites
-    from vllm_pairs.doctor.walk import Place
     from vllm_pairs.doctor.world import FunctionNode
 
 _DEPTH = 3  # calls that a parameter is followed through
@@ -70,14 +70,14 @@ class NarrowedRule:
         if site is None or not self.classes.mro(given).complete:
             return
         function = Ref(ref.module, f"{ref.qualname}.{node.name}")
-        for read, place in self._reads(function, node, ref, name, _DEPTH):  # in the order in which they run
+        for read, place in self._reads(function, node, ref, name, _DEPTH):
             if self.classes.has(given, read.attr, instance=True) is not False or read.attr in place.scope.tested:
                 continue
             if self.classes.has(wanted, read.attr, instance=True) is not True:
                 continue
-            key = (place.module, read.lineno, read.attr)
+            key = (place.module, read.lineno, f"{given}.{read.attr}")
             if key in self._seen:
-                return
+                continue
             self._seen.add(key)
             self.analysis.add(
                 Draft(
@@ -95,7 +95,6 @@ class NarrowedRule:
                     conditional=True,
                 )
             )
-            return  # the first one raises
 
     def _reads(
         self, function: Ref, node: FunctionNode, owner: Ref | None, name: str, depth: int

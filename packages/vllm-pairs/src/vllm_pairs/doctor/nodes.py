@@ -17,25 +17,28 @@ _PLAIN = words(
     "ctx op ops id attr arg name names kind type_comment lineno module level conversion simple is_async asname rest "
     "type_ignores kwd_attrs"
 )
-_FIELDS: dict[type, tuple[str, ...]] = {
+FIELDS: dict[type, tuple[str, ...]] = {
     made: tuple(field for field in made._fields if field not in _PLAIN)
     for made in vars(ast).values()
     if isinstance(made, type) and issubclass(made, ast.AST)
 }
-_FIELDS[ast.Constant] = _FIELDS[ast.MatchSingleton] = _FIELDS[ast.Import] = _FIELDS[ast.ImportFrom] = _FIELDS[
+FIELDS[ast.Constant] = FIELDS[ast.MatchSingleton] = FIELDS[ast.Import] = FIELDS[ast.ImportFrom] = FIELDS[
     ast.Global
-] = _FIELDS[ast.Nonlocal] = ()
+] = FIELDS[ast.Nonlocal] = ()
 if hasattr(ast, "TypeAlias"):
-    _FIELDS[ast.TypeAlias] = ("name", "type_params", "value")
+    FIELDS[ast.TypeAlias] = ("name", "type_params", "value")
+
+
+_GAPS = frozenset({"keys", "kw_defaults"})  # lists in which None stands for nothing
 
 
 def children(node: ast.AST) -> list[ast.AST]:
     """The statements, expressions, handlers and arguments right below a node."""
     found: list[ast.AST] = []
-    for field in _FIELDS[node.__class__]:
+    for field in FIELDS[node.__class__]:
         value = getattr(node, field, None)
         if value.__class__ is list:
-            found += [item for item in value if item is not None]
+            found += value if field not in _GAPS else [item for item in value if item is not None]
         elif value is not None:
             found.append(value)
     return found
@@ -47,13 +50,33 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
     while stack:
         one = stack.pop()
         yield one
-        stack += children(one)
+        for field in FIELDS[one.__class__]:  # as `children` does, without a list for every node
+            value: Any = getattr(one, field, None)
+            if value.__class__ is list:
+                stack += value if field not in _GAPS else [item for item in value if item is not None]
+            elif value is not None:
+                stack.append(value)
+
+
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases", "items")
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A definition and every statement, handler and `with` item below: `walk` without the expressions."""
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        yield one
+        for field in _BLOCKS:
+            value: Any = getattr(one, field, None)
+            if value.__class__ is list:
+                stack += value
 
 
 _LEAVES = frozenset({ast.Name, ast.Constant, type(None), str})
 _SCANNED = {
     made: tuple(field for field in fields if field not in ("annotation", "returns", "type_params"))
-    for made, fields in _FIELDS.items()
+    for made, fields in FIELDS.items()
 }
 
 

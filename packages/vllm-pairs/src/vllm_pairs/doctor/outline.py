@@ -85,7 +85,7 @@ def parse(source: bytes, path: str) -> ast.Module:
             return ast.parse(source, path)
         except SyntaxError:
             raise
-        except (ValueError, RecursionError, MemoryError) as error:
+        except (ValueError, LookupError, RecursionError, MemoryError) as error:
             raise SyntaxError(f"{error}" or type(error).__name__, (path, 1, 1, "")) from error
 
 
@@ -111,8 +111,9 @@ def outline(module: str, is_package: bool, tree: ast.Module) -> Outline:
 
 
 def _bind(names: dict[str, Name], name: str, bound: Name) -> None:
-    if name in names:
-        bound.several = True
+    if (before := names.get(name)) is not None:
+        same = before.kind == bound.kind == "import" and before.target == bound.target  # `import a.b`, `import a.c`
+        bound.several = before.several or not same
     names[name] = bound
 
 
@@ -273,7 +274,7 @@ def read_chunk(
 
 def prune_if(tree: ast.Module, source: bytes, core_version: str | None) -> ast.Module:
     """Prune a tree whose text asks for a version at all: most do not, and the walk is not free."""
-    if any(word in source for word in (b"version_is", b"__version__", b"version_info")):
+    if any(word in source for word in (b"version_is(", b"vllm.__version__", b"sys.version_info")):
         return prune(tree, Conditions(core_version))
     return tree
 

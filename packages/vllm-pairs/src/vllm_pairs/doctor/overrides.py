@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.analysis import Draft
 from vllm_pairs.doctor.findings import CONFIDENCES
-from vllm_pairs.doctor.signatures import misfit, narrower, shape_of
+from vllm_pairs.doctor.signatures import misfit, misfits, narrower, shape_of
 from vllm_pairs.doctor.sites import MOST_MODULES, still_runs
 from vllm_pairs.doctor.world import Ref, Value
 
@@ -17,11 +18,20 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
     from vllm_pairs.doctor.callables import Callables
     from vllm_pairs.doctor.findings import Confidence
+    from vllm_pairs.doctor.places import Place
     from vllm_pairs.doctor.signatures import Misfit, Signature
     from vllm_pairs.doctor.sites import Site, Sites
-    from vllm_pairs.doctor.walk import Place
 
 _NOT_COMPARED = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__"})
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An argument that an override refuses, and the surest call of the core that passes it (None: none known)."""
+
+    site: Site | None
+    wrong: Misfit
+    confidence: Confidence
 
 
 class OverrideRule:
@@ -118,7 +128,8 @@ class OverrideRule:
         if wrong is None:
             return
         found = self._refused(ref, owner, node.name, base.signature, override.signature)
-        self._signature(ref, node, place, core, base.signature, override.signature, wrong, found)
+        for one in found or (Refused(None, wrong, "low"),):
+            self._signature(ref, node, place, core, base.signature, override.signature, one)
 
     def _kind(
         self, ref: Ref, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place, core: Ref, ours: str, theirs: str
@@ -146,49 +157,43 @@ class OverrideRule:
         core: Ref,
         base: Signature,
         override: Signature,
-        wrong: Misfit,
-        found: tuple[Site, Misfit, Confidence] | None,
+        refused: Refused,
     ) -> None:
-        called = found[0] if found else None
-        misfitting = found[1] if found else wrong
+        called, wrong = refused.site, refused.wrong
         self.analysis.add(
             Draft(
                 kind="override-signature",
                 symbol=f"{ref}.{node.name}",
-                name=misfitting.argument,
+                name=wrong.argument,
                 node=node,
                 place=place,
-                message=f"{ref.qualname}.{node.name}{override.text()} {misfitting.text}, which the core's own takes"
+                message=f"{ref.qualname}.{node.name}{override.text()} {wrong.text}, which the core's own takes"
                 + (" and the core passes so" if called else ""),
-                confidence=found[2] if found else "low",
+                confidence=refused.confidence,
                 core=Ref(called.module) if called else core,
                 core_line=called.node.lineno if called else None,
                 core_has=f"{core.qualname}{base.text()}",
                 function=called.place.function if called else Ref(ref.module, f"{ref.qualname}.{node.name}"),
-                self_type=ref if found and found[2] == "high" else None,
+                self_type=ref if called and refused.confidence == "high" else None,
                 conditional=called.place.conditional if called else False,
             )
         )
 
-    def _refused(
-        self, ref: Ref, owner: Ref, name: str, base: Signature, override: Signature
-    ) -> tuple[Site, Misfit, Confidence] | None:
-        """A call of the core that its own method takes and the override refuses; the surest one."""
-        best: tuple[Site, Misfit, Confidence] | None = None
+    def _refused(self, ref: Ref, owner: Ref, name: str, base: Signature, override: Signature) -> list[Refused]:
+        """Calls of the core that its own method takes and the override refuses: for each argument the surest one."""
+        best: dict[str, Refused] = {}
 
         def refused(call: ast.Call) -> bool:
             shape = shape_of(call)
             return misfit(override, shape) is not None and misfit(base, shape) is None
 
         for site in self._sites(ref, name, refused):
-            wrong = misfit(override, shape_of(site.node))
-            assert wrong is not None
             confidence = self._reaches(site, ref, owner)
-            if confidence is not None and (best is None or CONFIDENCES.index(confidence) < CONFIDENCES.index(best[2])):
-                best = (site, wrong, confidence)
-            if confidence == "high":
-                break
-        return best
+            for wrong in misfits(override, shape_of(site.node)) if confidence is not None else ():
+                known = best.get(wrong.argument)
+                if confidence and (known is None or _surer(confidence, known.confidence)):
+                    best[wrong.argument] = Refused(site, wrong, confidence)
+        return list(best.values())
 
     def _sites(self, ref: Ref, name: str, wanted: Callable[[ast.Call], bool]) -> Iterator[Site]:
         near = {one.module for one in self.classes.mro(ref).refs if self.analysis.is_core(one)}
@@ -198,10 +203,8 @@ class OverrideRule:
 
     def _reaches(self, site: Site, ref: Ref, owner: Ref) -> Confidence | None:
         """How surely a call site's object can be of the plugin's class."""
-        receiver = self.sites.receiver(site)
+        receiver = next((one for one in self.sites.receivers(site) if one.ref in self.classes.mro(ref).refs), None)
         if receiver is None or receiver.sort not in ("instance", "type"):
-            return None
-        if receiver.ref not in self.classes.mro(ref).refs:
             return None
         own = site.place.scope.method_scope()
         if own is None or own.owner is None:
@@ -211,10 +214,12 @@ class OverrideRule:
         derived = [one for one in self.classes.subclasses(own.owner) if self.analysis.is_plugin(one)]
         if derived:
             return "medium" if any(still_runs(self.analysis, one, site) for one in derived) else None
-        # The core's class may be one that the plugin replaces with a class of its own beside it.
-        bases = [one for one in self.classes.mro(own.owner).refs[1:] if self.analysis.is_core(one)]
-        beside = any(self.analysis.is_plugin(one) for base in bases for one in self.classes.subclasses(base))
-        return "low" if beside else "medium"
+        # Nothing of the plugin's derives from the class: what runs the plugin may still be the core's own.
+        return "medium"
+
+
+def _surer(one: Confidence, other: Confidence) -> bool:
+    return CONFIDENCES.index(one) < CONFIDENCES.index(other)
 
 
 def _is_own(site: Site, own: str) -> bool:

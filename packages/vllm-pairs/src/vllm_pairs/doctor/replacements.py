@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.analysis import Draft, Injection
 from vllm_pairs.doctor.conditions import last_name
 from vllm_pairs.doctor.findings import CONFIDENCES
-from vllm_pairs.doctor.signatures import misfit, narrower, shape_of
+from vllm_pairs.doctor.signatures import misfit, misfits, narrower, shape_of
 from vllm_pairs.doctor.sites import MOST_MODULES, replaced, still_runs
 from vllm_pairs.doctor.substitutes import Substitute, SubstituteRule
 from vllm_pairs.doctor.world import MISSING, UNKNOWN, Ref, Value
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
     from vllm_pairs.doctor.callables import Callable, Callables
     from vllm_pairs.doctor.findings import Confidence
+    from vllm_pairs.doctor.places import Place
+    from vllm_pairs.doctor.signatures import Misfit
     from vllm_pairs.doctor.sites import Placed, Site, Sites
-    from vllm_pairs.doctor.walk import Place
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,8 @@ class ReplacementRule:
         values, complete = self._values(one)
         drafts = [self._compare(one, original, value) for value in values if value.ref != original.ref]
         certain = complete and all(drafts)  # of several that a branch chooses from, one may take the calls
-        for draft in drafts:
-            if draft is not None:
-                self.analysis.add(draft if certain else replace(draft, conditional=True))
+        for draft in itertools.chain.from_iterable(drafts):
+            self.analysis.add(draft if certain else replace(draft, conditional=True))
 
     def _values(self, one: Replacement) -> tuple[list[Value], bool]:
         """What is put there, each where branches import different things under one name; whether that is all."""
@@ -119,45 +120,49 @@ class ReplacementRule:
         values = [value for value in found if isinstance(value, Value)]
         return values, len(values) == len(found)
 
-    def _compare(self, one: Replacement, original: Value, value: Value) -> Draft | None:
+    def _compare(self, one: Replacement, original: Value, value: Value) -> list[Draft]:
+        """A draft for each argument that the value refuses, with the surest call that passes it."""
         self.analysis.replaced.setdefault(original.ref, []).append(value)
         if one.owner.sort == "module" and original.sort == value.sort == "class":
             self.substitutes.check(Substitute(one.owner.ref.module, original.ref, value.ref, one.place))
         before, after = self.callables.of(original), self.callables.of(value)
         if before is None or after is None:
-            return None
+            return []
         if one.owner.sort == "class":
             before = self._bound(one, before)
             after = self._bound_new(one, value, after, static=before.signature.bound == 0)
         wrong = narrower(before.signature, after.signature)
         if wrong is None:
-            return None
-        called: Site | None = None
-        confidence: Confidence = "low"
+            return []
         old, new = before.signature, after.signature
 
         def refused(call: ast.Call) -> bool:
             return misfit(new, shape_of(call)) is not None and misfit(old, shape_of(call)) is None
 
+        best: dict[str, tuple[Site | None, Misfit, Confidence]] = {}
         for site, sure in self._sites(one, refused):
-            if called is None or CONFIDENCES.index(sure) < CONFIDENCES.index(confidence):
-                called, wrong, confidence = site, misfit(new, shape_of(site.node)) or wrong, sure
+            for each in misfits(new, shape_of(site.node)):
+                known = best.get(each.argument)
+                if known is None or CONFIDENCES.index(sure) < CONFIDENCES.index(known[2]):
+                    best[each.argument] = site, each, sure
         label = f"{one.owner.ref.qualname or one.owner.ref.module}.{one.name}"
-        symbol = f"{value.ref}" if value.sort == "def" else f"{value.ref}.__init__"
-        return Draft(
-            kind="replacement-signature",
-            symbol=symbol,
-            name=wrong.argument,
-            node=self._definition(value, after) or one.node,
-            place=one.place if value.ref.module == one.place.module else self._place(value, one.place),
-            message=f"what replaces {label} {wrong.text}" + (", which the core passes" if called else ""),
-            confidence=confidence,
-            core=Ref(called.module) if called else original.ref,
-            core_line=called.node.lineno if called else None,
-            core_has=f"{one.name}{before.signature.text()}",
-            function=called.place.function if called else one.place.function,
-            conditional=called.place.conditional if called else False,
-        )
+        return [
+            Draft(
+                kind="replacement-signature",
+                symbol=f"{value.ref}" if value.sort == "def" else f"{value.ref}.__init__",
+                name=each.argument,
+                node=self._definition(value, after) or one.node,
+                place=one.place if value.ref.module == one.place.module else self._place(value, one.place),
+                message=f"what replaces {label} {each.text}" + (", which the core passes" if called else ""),
+                confidence=confidence,
+                core=Ref(called.module) if called else original.ref,
+                core_line=called.node.lineno if called else None,
+                core_has=f"{one.name}{before.signature.text()}",
+                function=called.place.function if called else one.place.function,
+                conditional=called.place.conditional if called else False,
+            )
+            for called, each, confidence in best.values() or ((None, wrong, "low"),)
+        ]
 
     def _definition(self, value: Value, found: Callable) -> ast.AST | None:
         """What refuses: the function, of a class of the plugin its constructor where it has one."""

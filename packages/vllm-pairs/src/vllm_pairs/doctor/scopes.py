@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vllm_pairs.doctor.conditions import last_name
-from vllm_pairs.doctor.nodes import children
+from vllm_pairs.doctor.nodes import FIELDS, children
 from vllm_pairs.doctor.outline import absolute
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 SourceKind = Literal["expr", "annotation", "each", "enter", "part", "def", "class", "import", "unknown"]
 _INSPECTED = ("_fields", "__dataclass_fields__", "model_fields", "__code__")
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_LEAVES = frozenset({ast.Name, ast.Constant})
+_PASSED = frozenset({ast.Name, ast.Constant, type(None)})
+_ELSEWHERE = frozenset({*_NESTED, ast.Global, ast.Nonlocal})  # what has a scope of its own, or speaks of another
 _ASKING = frozenset({ast.Call, ast.Attribute})  # what `_note_tests` looks at
 _BINDING = frozenset(  # and `_bind_one`
     {
@@ -36,14 +37,16 @@ class Source:
     node: ast.AST | None = None
     index: int = 0
     target: tuple[str, str | None] | None = None
+    beside: ast.AST | None = None  # of an annotated assignment its value
 
 
 @dataclass
 class Scope:
     """A function's (or module's) body: its bindings, the class it belongs to and the class `self` is taken to be.
 
-    `tested` are attribute names asked for with hasattr or getattr, `checked` the expressions an isinstance looks at:
-    of both, nothing is claimed. `inspects`: it looks at fields or signatures, and so at what a call takes.
+    `tested` are attribute names asked for with hasattr or getattr, `checked` the expressions an isinstance looks at: of
+    both, nothing is claimed but in the branch where the isinstance holds (`narrowed`). `inspects`: it looks at fields
+    or signatures, and so at what a call takes.
     """
 
     module: str
@@ -54,6 +57,7 @@ class Scope:
     names: dict[str, list[Source]] = field(default_factory=dict)
     tested: set[str] = field(default_factory=set)
     checked: set[str] = field(default_factory=set)
+    narrowed: dict[str, ast.expr] = field(default_factory=dict)  # `a.b` under isinstance(a.b, C): C, by the text
     inspects: bool = False
     own_name: str = ""  # the name of the first parameter of a method
     own_class: bool = False  # it is the class itself
@@ -147,24 +151,25 @@ def _bind(scope: Scope, is_package: bool, top: ast.AST) -> None:
     while stack:
         node = stack.pop()
         kind = node.__class__
-        if kind in _LEAVES:
+        if kind in _ELSEWHERE:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                scope.names.setdefault(node.name, []).append(Source("def", node))
+                stack += [*node.decorator_list, *node.args.defaults]
+            elif isinstance(node, ast.ClassDef):
+                scope.names.setdefault(node.name, []).append(Source("class", node))
+            elif isinstance(node, ast.Global | ast.Nonlocal):
+                outer.update(node.names)
             continue
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            scope.names.setdefault(node.name, []).append(Source("def", node))
-            stack += [*node.decorator_list, *node.args.defaults]
-            continue
-        if isinstance(node, ast.ClassDef):
-            scope.names.setdefault(node.name, []).append(Source("class", node))
-            continue
-        if isinstance(node, ast.Lambda):
-            continue
-        if isinstance(node, ast.Global | ast.Nonlocal):
-            outer.update(node.names)
         if kind in _ASKING:
             _note_tests(scope, node)
         elif kind in _BINDING:
             _bind_one(scope, is_package, node)
-        stack += children(node)
+        for part in FIELDS[kind]:
+            value: Any = getattr(node, part, None)
+            if value.__class__ is list:
+                stack += [item for item in value if item.__class__ not in _PASSED]
+            elif value.__class__ not in _PASSED:
+                stack.append(value)
     for name in outer:
         scope.names[name] = [Source("unknown")]
 
@@ -174,7 +179,7 @@ def _bind_one(scope: Scope, is_package: bool, node: ast.AST) -> None:
         for target in node.targets:
             _bind_target(scope, target, Source("expr", node.value))
     elif isinstance(node, ast.AnnAssign):
-        _bind_target(scope, node.target, Source("annotation", node.annotation))
+        _bind_target(scope, node.target, Source("annotation", node.annotation, beside=node.value))
     elif isinstance(node, ast.AugAssign):
         _bind_target(scope, node.target, Source("unknown"))
     elif isinstance(node, ast.NamedExpr):

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from griffe import ParameterKind, get_parameters
+
+from vllm_pairs.doctor.spread import NO_KEYS, Keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,39 +114,49 @@ def signature_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, boun
     return Signature(tuple(params), bound)
 
 
-def shape_of(call: ast.Call) -> CallShape:
-    """The shape of a call in source."""
+def shape_of(call: ast.Call, spread: Callable[[ast.expr], Keys] = lambda node: NO_KEYS) -> CallShape:
+    """The shape of a call in source; `spread` tells the keys of what `**` is applied to."""
     positions = [argument for argument in call.args if not isinstance(argument, ast.Starred)]
-    return CallShape(
-        positions=len(positions),
-        keywords=tuple(word.arg for word in call.keywords if word.arg is not None),
-        star=len(positions) < len(call.args),
-        double_star=any(word.arg is None for word in call.keywords),
-    )
+    keywords: list[str] = []
+    double_star = False
+    for word in call.keywords:
+        keys = Keys((word.arg,), all=True) if word.arg is not None else spread(word.value)
+        keywords += keys.names
+        double_star = double_star or not keys.all
+    return CallShape(len(positions), tuple(keywords), len(positions) < len(call.args), double_star)
 
 
 def misfit(signature: Signature, call: CallShape) -> Misfit | None:
-    """Why Python would refuse the call with TypeError, or None. What `*x` and `**x` hide is given every doubt."""
+    """Why Python would refuse the call with TypeError, or None."""
+    return next(iter(misfits(signature, call)), None)
+
+
+def misfits(signature: Signature, call: CallShape) -> list[Misfit]:
+    """Everything for which Python would refuse the call, one after the other as each is mended.
+
+    What `*x` and `**x` hide is given every doubt.
+    """
+    found: list[Misfit] = []
     free = signature.free
     slots = [param for param in free if param.positional]
     if call.positions > len(slots) and not signature.star:
-        return Misfit("positions", "", f"takes {len(slots)} positions, {call.positions} are given")
+        found.append(Misfit("positions", "", f"takes {len(slots)} positions, {call.positions} are given"))
     filled = {param.name for param in slots[: call.positions]}
     by_name = {param.name for param in free if param.keyword}
     for word in call.keywords:
         if word in filled and word in by_name:
-            return Misfit("twice", word, f"argument {word!r} is given by position and by name")
-        if word not in by_name and not signature.double_star:
-            return Misfit("unexpected", word, f"takes no argument {word!r}")
+            found.append(Misfit("twice", word, f"argument {word!r} is given by position and by name"))
+        elif word not in by_name and not signature.double_star:
+            found.append(Misfit("unexpected", word, f"takes no argument {word!r}"))
     if call.double_star:
-        return None
+        return found
     for number, param in enumerate(free):
         if not param.required or param.name in filled or param.name in call.keywords:
             continue
         if call.star and param.positional and number >= call.positions:
             continue
-        return Misfit("missing", param.name, f"needs an argument {param.name!r}")
-    return None
+        found.append(Misfit("missing", param.name, f"needs an argument {param.name!r}"))
+    return found
 
 
 def narrower(base: Signature, override: Signature) -> Misfit | None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from vllm_pairs.doctor.nodes import walk
+from vllm_pairs.doctor.options import Options
 from vllm_pairs.doctor.world import Ref, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vllm_pairs.doctor.analysis import Analysis
-    from vllm_pairs.doctor.walk import Place
+    from vllm_pairs.doctor.places import Place
 
 MOST_MODULES = 60  # a name that more modules call (forward, get, append ...) is looked for only near its class
 
@@ -39,7 +40,7 @@ class Sites:
     """Call sites of the core; a module is walked at the first question about it."""
 
     def __init__(self, analysis: Analysis) -> None:
-        self.analysis = analysis
+        self.analysis, self.options = analysis, Options(analysis.inference)
         self._placed: dict[str, dict[str, list[Site]]] = {}
         self._calls: dict[str, dict[str, list[ast.Call]]] = {}
         self._calling: dict[str, list[str]] = {}
@@ -73,6 +74,12 @@ class Sites:
                     found.setdefault(last, []).append(node)
             self._calls[module] = found
         return self._calls[module]
+
+    def receivers(self, site: Site) -> list[Value]:
+        """What a method may be called on at a site: what it is annotated with, and everything that is put there."""
+        if not isinstance(site.node.func, ast.Attribute):
+            return []
+        return self.options.of(site.node.func.value, site.place.scope)
 
     def receiver(self, site: Site) -> Value | None:
         """What a method is called on at a site, None where it is not known (or nothing: a bare name)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import zipfile
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -132,29 +133,46 @@ def _folder_members(root: Path, package: str) -> Iterator[Member]:
         raise DoctorError(f"{str(root)!r} has no folder {package!r}; give the folder that holds it, or a wheel")
     for pattern in ("dist-info/METADATA", "egg-info/PKG-INFO"):
         for beside in inside.glob(f"{package}*.{pattern}"):
-            yield f"{beside.parent.name}/{beside.name}", beside.stat().st_size, beside.read_bytes(), ""
-    for beside in (root / "PKG-INFO",):
-        if beside.is_file():
-            yield "PKG-INFO", beside.stat().st_size, beside.read_bytes(), ""
-    for folder, names, files in os.walk(inside / package, followlinks=False):
+            yield _metadata_member(beside, f"{beside.parent.name}/{beside.name}")
+    yield _metadata_member(root / "PKG-INFO", "PKG-INFO")
+    closed: list[OSError] = []
+    for folder, names, files in os.walk(inside / package, followlinks=False, onerror=closed.append):
         links = [name for name in names if Path(folder, name).is_symlink()]
         names[:] = sorted(name for name in names if name != "__pycache__" and name not in links)
         for name in links:
-            yield Path(folder, name).relative_to(inside).as_posix(), 0, None, "a link to a folder, not followed"
+            yield _relative(Path(folder, name), inside), 0, None, "a link to a folder, not followed"
         for name in sorted(files):
             file = Path(folder, name)
-            relative = file.relative_to(inside).as_posix()
+            relative = _relative(file, inside)
             if not name.endswith((".py", *NATIVE)):
                 continue
             yield _file_member(file, relative)
+    for error in closed:
+        yield _relative(Path(str(error.filename)), inside), 0, None, f"a folder that cannot be read: {error.strerror}"
+
+
+def _metadata_member(file: Path, relative: str) -> Member:
+    try:
+        content = file.read_bytes() if file.is_file() else None
+    except OSError:
+        content = None  # as if it were not there: then the version is missing, which is said
+    return relative, len(content or b""), content, ""
+
+
+def _relative(path: Path, root: Path) -> str:
+    """A path inside a tree as text that can be printed: a name need not be UTF-8."""
+    return os.fsencode(path.relative_to(root)).decode("utf-8", "backslashreplace")
 
 
 def _file_member(file: Path, relative: str) -> Member:
     try:
         if file.is_symlink():
             return relative, 0, None, "a link, not followed"
-        size = file.stat().st_size
-        if not relative.endswith(".py"):
+        status = file.stat()
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+            return relative, 0, None, "not a file that can be read"
+        if relative.endswith(NATIVE):
             return relative, size, None, ""
         if size > MAX_FILE_BYTES:
             return relative, size, None, f"larger than {MAX_FILE_BYTES} bytes"

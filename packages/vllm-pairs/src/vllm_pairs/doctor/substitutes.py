@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.analysis import Draft
-from vllm_pairs.doctor.signatures import misfit, shape_of
+from vllm_pairs.doctor.signatures import misfits, shape_of
 from vllm_pairs.doctor.sites import MOST_MODULES
 from vllm_pairs.doctor.world import Ref, Value
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from vllm_pairs.doctor.analysis import Analysis
     from vllm_pairs.doctor.callables import Callables
     from vllm_pairs.doctor.findings import Confidence
+    from vllm_pairs.doctor.places import Place
     from vllm_pairs.doctor.sites import Placed, Site, Sites
-    from vllm_pairs.doctor.walk import Place
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,11 @@ class SubstituteRule:
         if kind in ("value", "class"):
             return False
         found = self.callables.function(Value("def", member, bound=int(kind != "staticmethod")))
-        wrong = misfit(found.signature, shape_of(site.node)) if found is not None else None
-        if wrong is None:
-            return False
-        what = f"has a {name!r} that {wrong.text}"
-        self._add(one, site, "replacement-signature", member, str(member), wrong.argument, what)
-        return True
+        refused = misfits(found.signature, shape_of(site.node)) if found is not None else []
+        for wrong in refused:
+            what = f"has a {name!r} that {wrong.text}"
+            self._add(one, site, "replacement-signature", member, str(member), wrong.argument, what)
+        return bool(refused)
 
     def _add(self, one: Substitute, site: Site | Read, kind: str, at: Ref, symbol: str, name: str, what: str) -> None:
         # A core module that was imported earlier keeps the core's class.

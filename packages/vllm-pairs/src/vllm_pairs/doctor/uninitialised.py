@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vllm_pairs.doctor.analysis import Analysis
-    from vllm_pairs.doctor.walk import Place
+    from vllm_pairs.doctor.places import Place
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vllm_pairs.doctor.conditions import is_type_checking, last_name, leaves
 from vllm_pairs.doctor.nodes import children, walk
-from vllm_pairs.doctor.scopes import Scope, Source, module_scope
-from vllm_pairs.doctor.world import Ref, Value
+from vllm_pairs.doctor.places import Place
+from vllm_pairs.doctor.scopes import Scope, Source
+from vllm_pairs.doctor.world import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,52 +22,8 @@ if TYPE_CHECKING:
 _DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TRIES = (ast.Try, *((ast.TryStar,) if hasattr(ast, "TryStar") else ()))
-_ALL = ("Exception", "BaseException")
 _LEAVES = frozenset({ast.Name, ast.Constant})
 _BRANCHING = frozenset({ast.Lambda, ast.IfExp, ast.BoolOp, *_COMPREHENSIONS})
-
-
-@dataclass(slots=True, eq=False)
-class Place:
-    """Where a node stands.
-
-    `function` is the definition whose body it is in, None for code that runs when the module is imported.
-    `conditional`: a condition that is not decided lies before it, which a parameter of
-    the function alone decides where `by_parameter`. `handled`: exceptions caught around it. `typing`:
-    under TYPE_CHECKING, never run.
-    """
-
-    module: str
-    scope: Scope
-    statement: ast.stmt
-    function: Ref | None = None
-    conditional: bool = False
-    handled: frozenset[str] = frozenset()
-    typing: bool = False
-    by_parameter: bool = False
-
-    def doubted(self, *, by_parameter: bool = False, scope: Scope | None = None) -> Place:
-        """Behind one more condition that is not decided here."""
-        only = by_parameter and (self.by_parameter or not self.conditional)
-        return replace(self, conditional=True, by_parameter=only, scope=scope or self.scope)
-
-    def at(self, statement: ast.stmt) -> Place:
-        """The same surroundings, another statement."""
-        return Place(
-            self.module,
-            self.scope,
-            statement,
-            self.function,
-            self.conditional,
-            self.handled,
-            self.typing,
-            self.by_parameter,
-        )
-
-    def catches(self, exception: str) -> bool:
-        """Whether an exception of this name would be caught here."""
-        parents = {"ModuleNotFoundError": ("ModuleNotFoundError", "ImportError")}.get(exception, (exception,))
-        return bool(self.handled.intersection((*parents, *_ALL)))
 
 
 Nodes = list[tuple[ast.AST, Place]]
@@ -79,27 +37,32 @@ class Walker:
 
     def __init__(self, inference: Inference) -> None:
         self.inference = inference
+        self.too_deep: set[str] = set()  # modules of which something is nested deeper than Python's stack
 
     def module(self, module: str) -> Nodes:
         """Everything in a module, bare names and constants left out."""
         out: Nodes = []
         tree = self.inference.world.syntax(module)
         if tree is not None and tree.body:
-            self._block(out, tree.body, Place(module, module_scope(module, tree), tree.body[0]), None)
+            with self._noted(module):
+                scope = self.inference.module_scope(module, tree)
+                self._block(out, tree.body, Place(module, scope, tree.body[0]), None)
         return out
 
-    def classes(self, module: str) -> Iterator[tuple[ast.ClassDef, Place]]:
-        """The classes of a module's own body, without what is in them."""
-        tree = self.inference.world.syntax(module)
-        for part in tree.body if tree is not None else ():
-            if isinstance(part, ast.ClassDef) and tree is not None:
-                yield part, Place(module, module_scope(module, tree), part)
+    @contextlib.contextmanager
+    def _noted(self, module: str) -> Iterator[None]:
+        """Code nested deeper than Python's stack is left out, and said."""
+        try:
+            yield
+        except RecursionError:
+            self.too_deep.add(module)
 
     def function(self, function: Ref, node: FunctionNode, owner: Ref | None, own: Ref | None) -> Nodes:
         """Everything in one function's body, for a class of self; bare names and constants left out."""
         out: Nodes = []
-        scope = self.inference.scope(function.module, node, owner, own or owner)
-        self._block(out, node.body, Place(function.module, scope, node, function), None)
+        with self._noted(function.module):
+            scope = self.inference.scope(function.module, node, owner, own or owner)
+            self._block(out, node.body, Place(function.module, scope, node, function), None)
         return out
 
     def _block(self, out: Nodes, body: list[ast.stmt], place: Place, owner: Ref | None) -> None:
@@ -172,21 +135,34 @@ class Walker:
             return
         self._expression(out, node.test, place)
         inner = place.doubted(by_parameter=_is_parameter(node.test, place))
-        self._block(out, node.body, replace(inner, scope=self._narrowed(node.test, place.scope)), owner)
+        narrowed = self._narrowed(node.test, place.scope)
+        within = inner if narrowed is place.scope else replace(inner, scope=narrowed)
+        self._block(out, node.body, within, owner)
         self._block(out, node.orelse, inner, owner)
 
     def _narrowed(self, test: ast.expr, scope: Scope) -> Scope:
-        """In a branch under `isinstance(name, Class)` a name is of that class."""
+        """In a branch under `isinstance(name, Class)` a name, or a chain of attributes, is of that class."""
         narrowed: Scope | None = None
         for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
             if not isinstance(part, ast.Call) or last_name(part.func) != "isinstance" or len(part.args) != 2:
                 continue
             name, wanted = part.args
-            if isinstance(name, ast.Name) and isinstance(wanted, ast.Name | ast.Attribute):
-                if narrowed is None:
-                    narrowed = replace(scope, names=dict(scope.names), checked=set(scope.checked), known={}, values={})
+            if not isinstance(name, ast.Name | ast.Attribute) or not isinstance(wanted, ast.Name | ast.Attribute):
+                continue
+            if narrowed is None:
+                narrowed = replace(
+                    scope,
+                    names=dict(scope.names),
+                    checked=set(scope.checked),
+                    narrowed=dict(scope.narrowed),
+                    known={},
+                    values={},
+                )
+            if isinstance(name, ast.Name):
                 narrowed.names[name.id] = [Source("annotation", wanted)]
                 narrowed.checked.discard(name.id)
+            else:
+                narrowed.narrowed[ast.unparse(name)] = wanted
         return narrowed or scope
 
     def _try(self, out: Nodes, node: ast.Try, place: Place, owner: Ref | None) -> None:
@@ -244,7 +220,7 @@ class Walker:
             self._comprehension(out, node, place)
 
     def _lambda(self, out: Nodes, node: ast.Lambda, place: Place) -> None:
-        scope = Scope(place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked)
+        scope = _inner(node, place)
         arguments = [
             *node.args.posonlyargs,
             *node.args.args,
@@ -258,7 +234,7 @@ class Walker:
 
     def _comprehension(self, out: Nodes, node: ast.AST, place: Place) -> None:
         assert isinstance(node, _COMPREHENSIONS)
-        scope = Scope(place.module, node, parent=place.scope, tested=place.scope.tested, checked=place.scope.checked)
+        scope = _inner(node, place)
         for part in node.generators:
             for target in walk(part.target):
                 if isinstance(target, ast.Name):
@@ -275,6 +251,12 @@ class Walker:
                 self._expression(out, test, inner)
         for result in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
             self._expression(out, result, inner)
+
+
+def _inner(node: ast.AST, place: Place) -> Scope:
+    """The scope of an expression that has one of its own: what its function asks holds in it, too."""
+    outer = place.scope
+    return Scope(place.module, node, parent=outer, tested=outer.tested, checked=outer.checked, narrowed=outer.narrowed)
 
 
 def _goes(body: list[ast.stmt]) -> bool:
@@ -299,9 +281,3 @@ def _exceptions(node: ast.expr | None) -> set[str]:
     if isinstance(node, ast.Tuple):
         return {last_name(part) for part in node.elts}
     return {last_name(node)}
-
-
-def is_core(value: Value | Ref, core: str) -> bool:
-    """Whether a definition lies in the core's package."""
-    ref = value.ref if isinstance(value, Value) else value
-    return ref.module == core or ref.module.startswith(f"{core}.")

@@ -7,6 +7,7 @@ looked at (definitions, imports, star imports, submodules, module-level `__getat
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
@@ -120,7 +121,8 @@ class World:
             source = tree.sources.get(module) if tree else None
             made = None
             if tree is not None and source is not None and self.outlines[module].problem is None:
-                made = prune_if(parse(source, tree.files[module]), source, self.core_version)
+                with contextlib.suppress(RecursionError):  # deeper down the stack than where its outline was read
+                    made = prune_if(parse(source, tree.files[module]), source, self.core_version)
             self.parsed[module] = made
         return self.parsed[module]
 
