@@ -52,15 +52,20 @@ def _policy_last(rig: Any) -> None:
 def _ring(rig: Any) -> None:
     """The recorder breaks in the middle of a step, for every thread."""
     timeline, calls = rig.loads.numbers.timeline, [0]
-    local = timeline.local
 
-    def failing() -> Any:
-        calls[0] += 1
-        if calls[0] > 40:
-            raise MemoryError("planted fault of the recorder")
-        return local()
+    class Failing:
+        """In place of the threads' rings."""
 
-    timeline.local = failing
+        def __init__(self, here: Any) -> None:
+            self._here = here
+
+        def __getattr__(self, name: str) -> Any:
+            calls[0] += 1
+            if calls[0] > 40:
+                raise MemoryError("planted fault of the recorder")
+            return getattr(self._here, name)
+
+    timeline.here = Failing(timeline.here)
 
 
 def _none(rig: Any) -> None:

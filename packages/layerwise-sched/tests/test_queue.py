@@ -228,7 +228,7 @@ def test_an_item_that_cannot_be_described_is_a_barrier(caplog: pytest.LogCapture
     assert [made.get(), made.get(), made.get()] == [task(1), "odd", task(2)]
 
 
-@pytest.mark.parametrize("row", ["task", "event"])
+@pytest.mark.parametrize("row", ["task", "put"])
 def test_a_recorder_that_fails_costs_the_timeline_and_nothing_else(
     row: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_recorder_that_fails_costs_the_timeline_and_nothing_else(
     def fail(*_arguments: object) -> None:
         raise MemoryError("planted")
 
-    monkeypatch.setattr(timeline.local(), row, fail)
+    monkeypatch.setattr(timeline.here, row, fail)
     made.put(task(1))
     assert made.get().layer == 1
     made.task_done()
@@ -255,9 +255,8 @@ def test_rows_of_enqueue_dequeue_and_hold() -> None:
         made.get(timeout=0.02)
     made.put(task(2))
     made.get()
-    cells, tasks = timeline.local().take()
-    rows = [(cells[i + 1], cells[i + 2], cells[i + 3]) for i in range(0, len(cells), 4)]
-    assert rows == [
+    written, tasks = timeline.local().take()
+    assert [(code, subject, value) for code, _, subject, value in written] == [
         (Code.ENQUEUE, 1, 1),
         (Code.HOLD, 1, DependencyKind.SAVE_CPU),  # once, however often the queue was looked at
         (Code.ENQUEUE, 2, 2),

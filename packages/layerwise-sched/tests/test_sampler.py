@@ -11,6 +11,7 @@ from layerwise_sched import DataPath, DependencyKind, Task, make_policy
 from layerwise_sched.dispatch import Dispatcher
 from layerwise_sched.hol import find
 from layerwise_sched.model import LayerPlan
+from layerwise_sched.rows import expand
 from layerwise_sched.runs import assemble
 from layerwise_sched.sampler import Sampler
 from layerwise_sched.stages import check
@@ -35,8 +36,8 @@ def task(cid: int, **facts: Any) -> Task:
 
 
 def rows(ring: Ring) -> list[tuple[int, int, int]]:
-    cells, _ = ring.take()
-    return [(cells[i + 1], cells[i + 2], cells[i + 3]) for i in range(0, len(cells), 4)]
+    written, _ = ring.take()
+    return [(code, subject, value) for code, _, subject, value in written]
 
 
 def made(policy: str = "fifo") -> tuple[TaskQueue, Missing, Sampler, Ring]:
@@ -192,8 +193,8 @@ def test_on_real_threads_the_query_is_the_proof() -> None:
     sampler.join(10)
     records, tasks = [], []
     for ring in timeline.rings:
-        cells, found = ring.take()
-        records += [Record(*cells[i : i + 4], ring.name) for i in range(0, len(cells), 4)]
+        written, found = ring.take()
+        records += [Record(*event, ring.name) for row in written for event in expand(row)]
         tasks += found
     run = assemble(records, tasks, LayerPlan(6, 3, {4: 1}, (0, 1, 2, 3, 1, 5), 3, DataPath.GVA))
     event = find(run).events[0]

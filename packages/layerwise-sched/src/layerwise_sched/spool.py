@@ -1,6 +1,7 @@
 """From the rings to a folder while the engine runs: integers as they are, no format, no rename, no library.
 
-`<folder>/layerwise-<pid>.spool/` holds `rows.bin` (chunks of little-endian int64) and `tasks.jsonl`. It is appended to
+`<folder>/layerwise-<pid>.spool/` holds `rows.bin` (chunks of little-endian int64: rows as `layerwise_sched.rows` has
+them, one behind the other) and `tasks.jsonl`. It is appended to
 by one thread and may end anywhere when a process is killed: a broken last chunk is left out when it is read.
 `timeline_file.seal` makes Parquet and JSONL of it, in the user's own process, later.
 """
@@ -13,19 +14,20 @@ import logging
 import os
 import sys
 import threading
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from layerwise_sched.timeline import WIDTH, Timeline
-
 if TYPE_CHECKING:
     from layerwise_sched.model import LayerPlan, Task
+    from layerwise_sched.timeline import Timeline
 
 logger = logging.getLogger(__name__)
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Of a spool; 1 had rows of one event each, four integers wide, and was never released."""
 SUFFIX: Final = ".spool"
 HEADER: Final = 2
-"""Integers before each chunk's rows: the ring's number, the number of rows."""
+"""Integers before each chunk's rows: the ring's number, the number of integers that follow."""
 
 
 class Spool:
@@ -74,6 +76,11 @@ class Spool:
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(5)
+        for write_open in self.timeline.closing:
+            try:
+                write_open()
+            except Exception:
+                logger.exception("what a thread had not written yet is not in %s", self.path)
         self.flush()
 
     def _write(self) -> None:
@@ -82,11 +89,13 @@ class Spool:
             (self.path / "tasks.jsonl").open("a", encoding="utf-8") as tasks,
         ):
             for number, ring in enumerate(self.timeline.rings):
-                cells, found = ring.take()
+                taken, found = ring.take()
                 # Tasks first: a row may then lack its neighbours when the process is killed, never its task.
                 tasks.writelines(json.dumps(task_row(task)) + "\n" for task in found)
-                if cells:
-                    chunk = array.array("q", [number, len(cells) // WIDTH, *cells])
+                if taken:
+                    cells = list(chain.from_iterable(taken))
+                    chunk = array.array("q", [number, len(cells)])
+                    chunk.fromlist(cells)
                     if sys.byteorder == "big":
                         chunk.byteswap()
                     rows.write(chunk.tobytes())

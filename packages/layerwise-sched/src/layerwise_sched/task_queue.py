@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from collections import deque
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from layerwise_sched.legal import HOLD
-from layerwise_sched.timeline import Code
+from layerwise_sched.timeline import Code, clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from layerwise_sched.timeline import Timeline
 
 logger = logging.getLogger(__name__)
-_DEQUEUE = Code.DEQUEUE
+_DEQUEUE, _HOLD = int(Code.DEQUEUE), int(Code.HOLD)
 
 
 class TaskQueue(queue.Queue[Any]):
@@ -39,8 +39,10 @@ class TaskQueue(queue.Queue[Any]):
     timeline: where ENQUEUE and DEQUEUE go; None: nowhere.
     poll_s: time between two looks at a queue in which nothing is ready; `wake` cuts it short.
 
-    current is the task taken last; waiting is true from its dequeue until the adapter says otherwise at its first
-    backend call or at its end, and is read by the sampler.
+    taken, called with each task that is taken and its place in the queue, by the thread that takes it and with the lock
+    held, writes DEQUEUE; the adapters put their own there. reorders: whether the present policy can. current is the
+    task taken last; waiting is true from its dequeue until the adapter says otherwise at its first backend call or at
+    its end, and is read by the sampler.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class TaskQueue(queue.Queue[Any]):
         self._chosen = 0
         self._putting = 0
         self._noted: tuple[int, int] = (-1, -1)
+        self.taken: Callable[[Task, int], None] = self._write_dequeue
+        self.reorders = False
         self.current: Task | None = None
         self.waiting = False
         super().__init__()
@@ -78,13 +82,14 @@ class TaskQueue(queue.Queue[Any]):
         May be called from anywhere, also while this very thread describes an item inside `put` (a gate that is open by
         then says so at once): that `put` notifies anyway, and its lock is not to be taken twice.
         """
-        if self._putting == threading.get_ident():
+        if self._putting == get_ident():
             return
         with self.mutex:
             self.not_empty.notify_all()
 
     def _apply(self) -> None:
-        if self.dispatcher.reorders:
+        self.reorders = self.dispatcher.reorders
+        if self.reorders:
             self.get = self._get_chosen  # type: ignore[method-assign]
         else:
             self.__dict__.pop("get", None)
@@ -92,7 +97,7 @@ class TaskQueue(queue.Queue[Any]):
     def _put(self, item: Any) -> None:
         task = None
         if item is not None:
-            self._putting = threading.get_ident()
+            self._putting = get_ident()
             try:
                 task = self._describe(item)
             except Exception:
@@ -103,7 +108,7 @@ class TaskQueue(queue.Queue[Any]):
         self.tasks.append(task)
         if task is not None and self._timeline is not None:
             try:
-                self._timeline.local().task(task, len(self.tasks))
+                self._timeline.here.task(task, len(self.tasks))
             except Exception:
                 self._drop_timeline()
 
@@ -118,10 +123,14 @@ class TaskQueue(queue.Queue[Any]):
         self.waiting = task is not None
         if task is not None and self._timeline is not None:
             try:
-                self._timeline.local().event(_DEQUEUE, task.cid, index)
+                self.taken(task, index)
             except Exception:
                 self._drop_timeline()
         return item
+
+    def _write_dequeue(self, task: Task, index: int) -> None:
+        if self._timeline is not None:
+            self._timeline.here.put((_DEQUEUE, clock(), task.cid, index))
 
     def _note_hold(self) -> None:
         """A row for each head that is held and each thing it is held for, not for each look at it."""
@@ -132,7 +141,7 @@ class TaskQueue(queue.Queue[Any]):
             missing = self.dispatcher.ready.missing(head)
             if missing is not None and (head.cid, missing) != self._noted:
                 self._noted = head.cid, missing
-                self._timeline.local().event(Code.HOLD, head.cid, missing)
+                self._timeline.here.put((_HOLD, clock(), head.cid, missing))
         except Exception:
             self._drop_timeline()
 

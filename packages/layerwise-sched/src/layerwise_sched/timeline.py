@@ -4,7 +4,7 @@ Invariants:
 - off is absent: nothing of this module is called, there is no `if enabled` in any hot path;
 - a ring has one writer thread and one reader (the drainer); it never grows, and a row that does not fit is counted in
   `dropped` and nowhere else (a task with a dropped row is left out of sums, not guessed);
-- no string is formatted, no file is touched and no NPU call is made in `event`, `span` and `task`.
+- no string is formatted, no file is touched and no NPU call is made in what writes a row.
 
 Unit: nanoseconds of `time.perf_counter_ns` (CLOCK_MONOTONIC on Linux), one clock for all threads of a process;
 `Timeline.offset_ns` turns them into wall-clock time.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from layerwise_sched.model import DependencyKind
@@ -26,12 +27,10 @@ if TYPE_CHECKING:
 
 clock = time.perf_counter_ns
 NO_TASK: Final = -1
-WIDTH: Final = 4
-"""Integers a row: time, code, subject, value."""
 
 
 class Code(IntEnum):
-    """What a row says. `subject` is the task's cid unless stated; `value` as stated (0 where nothing is).
+    """What an event says. `subject` is the task's cid unless stated; `value` as stated (0 where nothing is).
 
     A *span* has its begin as time and its end as value: it is written once, when it is over.
     """
@@ -99,30 +98,37 @@ class Proof(IntEnum):
 
 
 class Ring:
-    """The rows of one thread. Only that thread calls `event`, `span` and `task`; only the drainer calls `take`.
+    """The rows of one thread. Only that thread calls `put`, `event`, `span` and `task`; only the drainer calls `take`.
 
-    rows: capacity, rounded up to a power of two. Memory is bounded by it: four preallocated columns, about 160 bytes a
-    row with its integers. The three writers are closures over the columns, not methods: half the cost of a row.
+    rows: capacity, rounded up to a power of two. Memory is bounded by it: two preallocated columns, and a row's
+    integers until they are taken. `put` and `task` are closures over the columns, not methods: half the cost of a row.
     """
 
-    __slots__ = ("_dropped", "capacity", "event", "name", "span", "take", "task")
+    __slots__ = ("_dropped", "capacity", "name", "put", "take", "task")
 
-    event: Callable[..., None]
-    """event(code, subject, value=0, at=None): one row, now or with the time `at` (ns); dropped, and counted, where the
-    ring is full."""
-    span: Callable[[int, int, int], int]
-    """span(code, subject, begin): a span that began at `begin` (ns) and ends now; returns its end (ns)."""
+    put: Callable[[tuple[int, ...]], None]
+    """put(row): a row as `layerwise_sched.rows` defines it; dropped, and counted, where the ring is full."""
     task: Callable[..., None]
     """task(task, queued, at=None): ENQUEUE, and the task's facts for the drainer; both or neither."""
-    take: Callable[[], tuple[list[int], list[Task]]]
-    """take(): everything written since the last call: integers, flat, WIDTH a row, and the tasks enqueued in them."""
+    take: Callable[[], tuple[list[tuple[int, ...]], list[Task]]]
+    """take(): the rows written since the last call, and the tasks enqueued in them."""
 
     def __init__(self, name: str, rows: int = 16_384) -> None:
         if rows < 1:
             raise ValueError(f"rows must be >= 1, got {rows!r}")
         self.name = name
         self.capacity = 1 << (rows - 1).bit_length()
-        self.event, self.span, self.task, self.take, self._dropped = _columns(self.capacity)
+        self.put, self.task, self.take, self._dropped = _columns(self.capacity)
+
+    def event(self, code: int, subject: int, value: int = 0, at: int | None = None) -> None:
+        """A row of one event, now or with the time `at` (ns)."""
+        self.put((code, clock() if at is None else at, subject, value))
+
+    def span(self, code: int, subject: int, begin: int) -> int:
+        """A row of a span that began at `begin` (ns) and ends now; returns its end (ns)."""
+        until = clock()
+        self.put((code, begin, subject, until))
+        return until
 
     @property
     def dropped(self) -> int:
@@ -133,20 +139,19 @@ class Ring:
 def _columns(
     capacity: int,
 ) -> tuple[
+    Callable[[tuple[int, ...]], None],
     Callable[..., None],
-    Callable[[int, int, int], int],
-    Callable[..., None],
-    Callable[[], tuple[list[int], list[Task]]],
+    Callable[[], tuple[list[tuple[int, ...]], list[Task]]],
     Callable[[], int],
 ]:
     """The writers and the reader of one ring.
 
     The ring is written lap by lap, row `write` of the lap that began at row `base`, until `stop`: there the writer asks
-    how far the reader is. A row costs one comparison, four assignments into columns that are there, and no arithmetic
-    but one addition. No lock: each variable has one writer. `write` moves when the row's cells are in place; a new lap
-    sets `write` before `base`, and the reader reads `base` before `write`, so that it sees too little at most.
+    how far the reader is. A row costs one comparison, one assignment into a column that is there, and one addition. No
+    lock: each variable has one writer. `write` moves when the row is in place; a new lap sets `write` before `base`,
+    and the reader reads `base` before `write`, so that it sees too little at most.
     """
-    times, codes, subjects, values = ([0] * capacity for _ in range(4))
+    rows: list[tuple[int, ...]] = [()] * capacity
     tasks: list[Task | None] = [None] * capacity
     now = clock
     enqueue = int(Code.ENQUEUE)
@@ -164,60 +169,37 @@ def _columns(
         dropped += 1
         return False
 
-    def event(code: int, subject: int, value: int = 0, at: int | None = None) -> None:
+    def put(row: tuple[int, ...]) -> None:
         nonlocal write
         if write == stop and not room():
             return
-        end = write
-        times[end] = now() if at is None else at
-        codes[end] = code
-        subjects[end] = subject
-        values[end] = value
-        write = end + 1
+        rows[write] = row
+        write += 1
 
-    # `span` and `task` repeat the body of `event`: a call less a row is a fifth of its cost.
-    def span(code: int, subject: int, begin: int) -> int:
-        nonlocal write
-        until = now()
-        if write == stop and not room():
-            return until
-        end = write
-        times[end] = begin
-        codes[end] = code
-        subjects[end] = subject
-        values[end] = until
-        write = end + 1
-        return until
-
+    # Repeats the body of `put`: a call less.
     def task(enqueued: Task, queued: int, at: int | None = None) -> None:
         nonlocal write
         if write == stop and not room():
             return
-        end = write
-        times[end] = now() if at is None else at
-        codes[end] = enqueue
-        subjects[end] = enqueued[0]
-        values[end] = queued
-        tasks[end] = enqueued
-        write = end + 1
+        tasks[write] = enqueued
+        rows[write] = (enqueue, now() if at is None else at, enqueued[0], queued)
+        write += 1
 
-    def take() -> tuple[list[int], list[Task]]:
+    def take() -> tuple[list[tuple[int, ...]], list[Task]]:
         nonlocal read
         lap = base
         end = max(read, lap + write)
-        cells: list[int] = []
+        taken: list[tuple[int, ...]] = []
         found: list[Task] = []
         for first, last in _parts(read, end, capacity):
-            part = [0] * ((last - first) * WIDTH)
-            for place, column in enumerate((times, codes, subjects, values)):
-                part[place::WIDTH] = column[first:last]
-            cells += part
+            taken += rows[first:last]
             found += [kept for kept in tasks[first:last] if kept is not None]
+            rows[first:last] = [()] * (last - first)
             tasks[first:last] = [None] * (last - first)
         read = end
-        return cells, found
+        return taken, found
 
-    return event, span, task, take, lambda: dropped
+    return put, task, take, lambda: dropped
 
 
 def _parts(begin: int, end: int, size: int) -> list[tuple[int, int]]:
@@ -241,10 +223,20 @@ class Record(NamedTuple):
     thread: str
 
 
+class Here(threading.local):
+    """The calling thread's ring, made and named after the thread at first use: `ring`, and its `put` and `task`."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        ring = timeline.ring(threading.current_thread().name)
+        self.ring, self.put, self.task = ring, ring.put, ring.task
+
+
 class Timeline:
     """The rings of one process and what they share.
 
-    rows: capacity of each ring. plan: the worker's static facts, once known. policies: names in order of use.
+    rows: capacity of each ring. plan: the worker's static facts, once known. policies: names in order of use. here: the
+    calling thread's ring; `here.put` is how every row is written on a hot path. closing: called, by the thread that
+    ends the recording, to write what a thread has stamped and has not come to write.
     """
 
     def __init__(self, rows: int = 16_384, plan: LayerPlan | None = None) -> None:
@@ -254,8 +246,13 @@ class Timeline:
         self.offset_ns = time.time_ns() - clock()
         self._rings: list[Ring] = []
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self.closing: list[Callable[[], None]] = []
         self._next_cid = 0
+
+    @cached_property
+    def here(self) -> Here:
+        """See the class."""
+        return Here(self)
 
     def new_cid(self) -> int:
         """A correlation id that no other task of this process has. Called by the compute thread only."""
@@ -277,11 +274,7 @@ class Timeline:
 
     def local(self) -> Ring:
         """The calling thread's ring, made at its first call and named after the thread."""
-        try:
-            ring: Ring = self._local.ring
-        except AttributeError:
-            ring = self._local.ring = self.ring(threading.current_thread().name)
-        return ring
+        return self.here.ring
 
     @property
     def rings(self) -> tuple[Ring, ...]:

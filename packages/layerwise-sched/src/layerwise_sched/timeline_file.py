@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from layerwise_sched.errors import TimelineError
 from layerwise_sched.model import DataPath, LayerPlan, Task, owner_chains
+from layerwise_sched.rows import WIDTHS, expand
 from layerwise_sched.runs import Run, assemble
-from layerwise_sched.spool import FORMAT, HEADER, SUFFIX, plan_row, task_row
-from layerwise_sched.timeline import WIDTH, Code, Record
+from layerwise_sched.spool import FORMAT as SPOOL_FORMAT
+from layerwise_sched.spool import HEADER, SUFFIX, plan_row, task_row
+from layerwise_sched.timeline import Code, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 SEALED: Final = ".timeline"
+FORMAT: Final = 1
+"""Of a sealed folder."""
 _TASK_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "cid": (int,), "step": (int,), "layer": (int,), "path": (str,), "source": (int, type(None)),
     "gate": (int, type(None)), "chain": (int,), "groups": (list,), "requests": (list,), "has_io": (bool,),
@@ -70,8 +74,9 @@ def read(path: Path) -> Recording:
     """One timeline folder, sealed or not. Raises TimelineError with the file and the reason."""
     meta = _json(path / "meta.json")
     try:
-        if meta["format"] != FORMAT:
-            raise TimelineError(f"{path / 'meta.json'}: format is {meta['format']!r}, this version reads {FORMAT}")
+        known = FORMAT if path.suffix == SEALED else SPOOL_FORMAT
+        if meta["format"] != known:
+            raise TimelineError(f"{path / 'meta.json'}: format is {meta['format']!r}, this version reads {known}")
         rings = [str(name) for name in meta["rings"]]
         plan = None if meta["plan"] is None else _plan(meta["plan"])
         recording = Recording(
@@ -190,13 +195,21 @@ def _read_rows(path: Path, rings: list[str]) -> list[Record]:
     while at + HEADER <= len(cells):
         ring, count = cells[at], cells[at + 1]
         if not 0 <= ring < len(rings) or count < 0:
-            raise TimelineError(f"{path}: chunk at integer {at} names ring {ring} of {len(rings)} with {count} rows")
+            raise TimelineError(
+                f"{path}: chunk at integer {at} names ring {ring} of {len(rings)} with {count} integers"
+            )
         at += HEADER
-        if at + count * WIDTH > len(cells):
+        end = at + count
+        if end > len(cells):
             break  # the process was killed while it wrote
-        starts = range(at, at + count * WIDTH, WIDTH)
-        records.extend(_record(cells[first : first + WIDTH], rings[ring], path) for first in starts)
-        at += count * WIDTH
+        while at < end:
+            width = WIDTHS.get(cells[at])
+            if width is None:
+                raise TimelineError(f"{path}: a row has the unknown code {cells[at]!r}")
+            if at + width > end:
+                raise TimelineError(f"{path}: the row at integer {at} does not end in its chunk")
+            records.extend(Record(*event, rings[ring]) for event in expand(cells[at : at + width]))
+            at += width
     return records
 
 

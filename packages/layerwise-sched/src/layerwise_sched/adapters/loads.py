@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from layerwise_sched.adapters import views
 from layerwise_sched.adapters.marks import mark_gate, mark_save
 from layerwise_sched.adapters.process import Control
-from layerwise_sched.adapters.recorder import Recorder, Serving
+from layerwise_sched.adapters.recorder import Computing, Recorder, Sending, Serving
 from layerwise_sched.dispatch import Dispatcher
 from layerwise_sched.model import DataPath, DependencyKind, LayerPlan, Task, owner_chains, task_of
 from layerwise_sched.policy import make_policy
 from layerwise_sched.sampler import Sampler
 from layerwise_sched.task_queue import TaskQueue
-from layerwise_sched.timeline import Code, clock
+from layerwise_sched.timeline import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +33,6 @@ KEY, RANGE = DataPath.KEY, DataPath.RANGE
 SAVE_CPU, SAVE_NPU = DependencyKind.SAVE_CPU, DependencyKind.SAVE_NPU
 GATE_CONDITION, GATE_NPU = DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU
 SLOT_RELEASE = DependencyKind.SLOT_RELEASE
-_DONE, _SAVE_SET, _GATE_RECORDED = Code.DONE, Code.SAVE_SET, Code.GATE_RECORDED
-_STALL, _SAVE_RECORDED = Code.STALL, Code.SAVE_RECORDED
 
 
 class Loads:
@@ -55,10 +53,12 @@ class Loads:
         self.receiver: Any = None
         self.plan: LayerPlan | None = None
         self.recorder = Recorder(numbers.timeline) if numbers.timeline is not None else None
-        self.serving = Serving(self.recorder) if self.recorder is not None else None
+        self.serving: Serving | None = None
+        self.sending: Sending | None = None
+        self.computing: Computing | None = None
         self.sampler: Sampler | None = None
         self.control = Control(config.control) if config.control is not None else None
-        self._gates: dict[int, GateMark] = {}
+        self._gates: dict[int, Any] = {}
         self._saves: list[Any] = []
         self._npu: list[Any] | None = None
 
@@ -87,10 +87,12 @@ class Loads:
 
     def _watch(self, receiver: Any, queue: TaskQueue) -> None:
         """The timeline's side of `attach`."""
-        timeline, serving, recorder = self.numbers.timeline, self.serving, self.recorder
+        timeline, recorder = self.numbers.timeline, self.recorder
         assert timeline is not None
-        assert serving is not None
         assert recorder is not None
+        serving, sending = Serving(recorder, queue), Sending(recorder)
+        self.serving, self.sending, self.computing = serving, sending, Computing(recorder)
+        timeline.closing += [serving.write_open, sending.write_open, self.computing.write_open]
         timeline.plan = self.plan
         receiver.layer_save_finished_events = [views.SaveView(event, serving) for event in self._saves]
         if self._npu is not None:
@@ -98,15 +100,16 @@ class Loads:
         # The send thread runs already, and looks its events up at each use.
         sender: Any = getattr(self.worker, "kv_send_thread", None)
         if events := getattr(sender, "sync_save_events", None):
-            sender.sync_save_events = [views.SendView(events, index, recorder) for index in range(len(events))]
+            sender.sync_save_events = [views.SendView(events, index, sending) for index in range(len(events))]
         key_based = self._path(receiver) is DataPath.KEY
-        receiver.m_store = views.StoreView(receiver.m_store, serving, self.submitting, self.leases, parts=key_based)
+        receiver.m_store = views.StoreView(receiver.m_store, serving, self.leases, parts=key_based)
         builders = getattr(receiver, "group_builders", None) or [getattr(receiver, "layer_batch_builder", None)]
         for builder in {id(builder): builder for builder in builders if builder is not None}.values():
             views.watch_builder(builder, serving)
         self.slot_waiter_changed()
-        receiver._handle_request = self._handling(receiver._handle_request, queue)
-        queue.task_done = self._counting(queue.task_done, queue)  # type: ignore[method-assign]
+        queue.taken = serving.taken
+        receiver._handle_request = _handling(receiver._handle_request, queue, serving)
+        queue.task_done = _counting(queue.task_done, queue, serving)  # type: ignore[method-assign]
         if self.config.sample_us:
             ring = timeline.ring(f"{receiver.name}-sampler")
             self.sampler = Sampler(queue, self, ring, self.config.sample_us / 1e6)
@@ -137,49 +140,6 @@ class Loads:
         if waiter is not None and self.serving is not None and not hasattr(waiter, "_layerwise"):
             receiver.external_slot_release_waiter = views.slot_waiter(waiter, self.serving)
 
-    # -- the receive thread -----------------------------------------------------------------------------------------
-    def _handling(self, handle: Callable[[Any], None], queue: TaskQueue) -> Callable[[Any], None]:
-        serving, recorder = self.serving, self.recorder
-        assert serving is not None
-        assert recorder is not None
-
-        def handling(data: Any) -> None:
-            task = queue.current
-            if task is None:
-                handle(data)
-                return
-            serving.begin(task.cid)
-            gate = data.attention_start_gate
-            if gate is not None and (mark := gate.__dict__.get("_layerwise")) is not None:
-                data.attention_start_gate = views.GateView(mark, serving)
-            try:
-                handle(data)
-            except BaseException:
-                recorder.event(Code.FAILED, task.cid)
-                raise
-            finally:
-                queue.waiting = False
-                serving.end()
-
-        return handling
-
-    def _counting(self, task_done: Callable[[], None], queue: TaskQueue) -> Callable[[], None]:
-        recorder = self.recorder
-        assert recorder is not None
-
-        def counting() -> None:
-            task_done()
-            task = queue.current
-            if task is not None:
-                recorder.event(_DONE, task.cid, len(queue.tasks))
-
-        return counting
-
-    def submitting(self) -> None:
-        """The task in the handler waits for nothing more: its first backend call begins."""
-        if self.queue is not None:
-            self.queue.waiting = False
-
     # -- what a task is, and waits for ------------------------------------------------------------------------------
     def describe(self, data: Any) -> Task:
         """The Task of upstream's `LayerLoadTask`. Called by the compute thread, in `put`."""
@@ -192,8 +152,11 @@ class Loads:
             groups = tuple(dict.fromkeys([transfer.group_id for transfer in transfers]))
         requests: tuple[str, ...] = ()
         if self.recorder is not None:
-            found = {part.request.req_id for transfer in transfers for part in transfer.block_ranges}
-            requests = tuple(sorted(found))
+            if len(transfers) == 1 and len(parts := transfers[0].block_ranges) == 1:
+                requests = (parts[0].request.req_id,)
+            else:
+                found = {part.request.req_id for transfer in transfers for part in transfer.block_ranges}
+                requests = tuple(sorted(found))
         plan, receiver = self.plan, self.receiver
         assert plan is not None
         key_major = bool(transfers) and getattr(transfers[0], "use_key_major_ranges", False)
@@ -217,19 +180,23 @@ class Loads:
         )
 
     def _gate_id(self, gate: Any) -> int:
-        mark = gate.__dict__.get("_layerwise")
-        if mark is None:
-            mark = mark_gate(gate, self.numbers.new_gate(), self.worker.current_layer, self)
-        self._gates[mark.ident] = mark
-        return int(mark.ident)
+        ident = self._mark(gate).ident
+        self._gates[ident] = gate
+        return ident
+
+    def _mark(self, gate: Any) -> GateMark:
+        mark: GateMark | None = gate.__dict__.get("_layerwise")
+        return mark_gate(gate, self.numbers.new_gate(), self.worker.current_layer, self) if mark is None else mark
 
     def name_gate(self, gate: Any) -> None:
         """Give the gate of a layer its id, also where no task carries it: its boundary is on the timeline too."""
-        if self.recorder is not None:
+        computing = self.computing
+        if computing is not None:
             try:
-                self._gate_id(gate)
+                mark = self._mark(gate)
+                computing.gate = mark if mark.opened is None else None
             except Exception:
-                self.recorder.fail()
+                computing.recorder.fail()
 
     def missing(self, task: Task) -> DependencyKind | None:
         """See `Readiness`. Asks events only: no lock is taken, nothing is waited for."""
@@ -244,8 +211,8 @@ class Loads:
             if (npu := self._npu) is not None and task.path is not KEY and not npu[source].query():
                 return SAVE_NPU
         if task.gate is not None and task.has_io:
-            mark = self._gates.get(task.gate)
-            event = None if mark is None else mark.gate._event
+            gate = self._gates.get(task.gate)
+            event = None if gate is None else gate._event
             if event is None:
                 return GATE_CONDITION
             if not event.query():
@@ -257,19 +224,19 @@ class Loads:
     # -- told by upstream's objects; none of these may raise ----------------------------------------------------------
     def save_finished(self, layer: int) -> None:
         """A save's CPU event was set."""
-        if self.recorder is not None:
-            self.recorder.event(_SAVE_SET, layer, self.step)
+        if (sending := self.sending) is not None:
+            sending.save_set(self.step, layer)
         self._wake()
 
     def gate_opened(self, mark: GateMark) -> None:
         """An attention boundary was recorded. The gate's lock is held."""
-        if self.recorder is not None:
-            self.recorder.event(_GATE_RECORDED, mark.ident, mark.layer, mark.opened)
+        if (computing := self.computing) is not None:
+            computing.opened(mark)
         self._wake()
 
     def _wake(self) -> None:
         queue = self.queue
-        if queue is not None and queue.dispatcher.reorders:
+        if queue is not None and queue.reorders:
             queue.wake()
 
     def leases(self, change: int) -> None:
@@ -280,7 +247,7 @@ class Loads:
 
     def give_up(self) -> None:
         """Nothing was put on the receive thread: record nothing of its worker either."""
-        self.recorder = self.serving = self.queue = None
+        self.recorder = self.serving = self.sending = self.computing = self.queue = None
 
     def _policy_failed(self, error: Exception) -> None:
         if self.numbers.timeline is not None:
@@ -293,28 +260,64 @@ class Loads:
         queue = self.queue
         if queue is not None and not queue.tasks:
             self._gates.clear()
-        if self.recorder is not None:
-            self.recorder.event(Code.STEP, self.step, self.requests)
+        if (computing := self.computing) is not None:
+            computing.write_open()  # of a step that was given up
+            computing.recorder.event(Code.STEP, self.step, self.requests)
         if self.control is not None:
             self.control.follow(self)
 
     def end_step(self) -> None:
         """It ended."""
-        if self.recorder is not None:
-            self.recorder.event(Code.STEP_END, self.step)
+        if (computing := self.computing) is not None:
+            computing.write_open()
+            computing.recorder.event(Code.STEP_END, self.step)
 
     def stalled(self, layer: int, begin: int) -> None:
         """The compute thread was in `wait_for_layer_load` of this layer since `begin` (ns)."""
-        if self.recorder is not None:
-            self.recorder.event(_STALL, layer, clock(), begin)
+        if (computing := self.computing) is not None:
+            computing.stalled(self.step, layer, begin)
 
     def save_recorded(self, layer: int, at: int) -> None:
         """The NPU event of this layer's save was recorded at `at` (ns)."""
-        if self.recorder is not None:
-            self.recorder.event(_SAVE_RECORDED, layer, self.step, at)
+        if (computing := self.computing) is not None:
+            computing.saved(self.step, layer, at)
 
     def use(self, name: str) -> None:
         """Put another policy in force now. Raises PolicyError for an unknown name."""
         policy = make_policy(name, lookahead=self.config.lookahead)
         if self.queue is not None:
             self.queue.use(policy)
+
+
+def _handling(handle: Callable[[Any], None], queue: TaskQueue, serving: Serving) -> Callable[[Any], None]:
+    """The receive thread's handler: the gate of each task is looked at, and a failure noted."""
+
+    def handling(data: Any) -> None:
+        task = queue.current
+        if task is not None:
+            gate = data.attention_start_gate
+            if gate is not None and (mark := gate.__dict__.get("_layerwise")) is not None:
+                data.attention_start_gate = views.GateView(gate, mark, serving)
+        try:
+            handle(data)
+        except BaseException:
+            if task is not None:
+                serving.write_open()
+                serving.recorder.event(Code.FAILED, task.cid)
+            raise
+        finally:
+            serving.over()
+
+    return handling
+
+
+def _counting(task_done: Callable[[], None], queue: TaskQueue, serving: Serving) -> Callable[[], None]:
+    """The queue's `task_done`, with the task's last row."""
+
+    def counting() -> None:
+        task_done()
+        task = queue.current
+        if task is not None:
+            serving.done(task[0], len(queue.tasks))
+
+    return counting

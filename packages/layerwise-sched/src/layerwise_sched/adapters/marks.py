@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from layerwise_sched.adapters.loads import Loads
 
 
+_SET = threading.Event.set
+_NOTIFY_ALL = threading.Condition.notify_all
+
+
 class SaveEvent(threading.Event):
     """`layer_save_finished_events[layer]`; told after the flag is set, so that "met" is never said too early."""
 
@@ -23,7 +27,7 @@ class SaveEvent(threading.Event):
 
     def set(self) -> None:
         """Set the flag, then tell."""
-        super().set()
+        _SET(self)
         loads, layer = self._layerwise
         loads.save_finished(layer)
 
@@ -35,12 +39,14 @@ def mark_save(event: threading.Event, loads: Loads, layer: int) -> None:
 
 
 class GateMark:
-    """What is known of one attention gate: its id, the layer whose attention it is, when its boundary was recorded."""
+    """What is known of one attention gate: its id, the layer whose attention it is, when its boundary was recorded.
 
-    __slots__ = ("gate", "ident", "layer", "loads", "opened")
+    It does not know the gate: upstream drops one a layer, which is to go at once and not wait for a collection.
+    """
 
-    def __init__(self, gate: Any, ident: int, layer: int, loads: Loads) -> None:
-        self.gate = gate
+    __slots__ = ("ident", "layer", "loads", "opened")
+
+    def __init__(self, ident: int, layer: int, loads: Loads) -> None:
         self.ident = ident
         self.layer = layer
         self.loads = loads
@@ -60,23 +66,26 @@ class GateCondition(threading.Condition):
         first = mark.opened is None
         if first:
             mark.opened = clock()
-        super().notify_all()
+        _NOTIFY_ALL(self)
         if first:
             mark.loads.gate_opened(mark)
 
 
 def mark_gate(gate: Any, ident: int, layer: int, loads: Loads) -> GateMark:
-    """The mark of a gate; made when the first task that carries it is enqueued, before anybody can wait for it."""
-    mark = gate.__dict__.get("_layerwise")
-    if mark is None:
-        mark = gate._layerwise = GateMark(gate, ident, layer, loads)
-        condition = gate._condition
-        with condition:
-            if gate._event is not None:
-                mark.opened = clock()
-            else:
-                condition._layerwise = mark
-                condition.__class__ = GateCondition
-        if mark.opened is not None:
-            loads.gate_opened(mark)
+    """A mark for a gate that has none; made when the first task that carries it is enqueued, before anybody can wait
+    for it.
+    """
+    mark = gate._layerwise = GateMark(ident, layer, loads)
+    condition = gate._condition
+    condition.acquire()
+    try:
+        if gate._event is not None:
+            mark.opened = clock()
+        else:
+            condition._layerwise = mark
+            condition.__class__ = GateCondition
+    finally:
+        condition.release()
+    if mark.opened is not None:
+        loads.gate_opened(mark)
     return mark

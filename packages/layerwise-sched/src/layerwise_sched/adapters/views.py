@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from layerwise_sched import rows
 from layerwise_sched.model import DependencyKind
 from layerwise_sched.timeline import Code, clock
 
@@ -15,54 +16,49 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from layerwise_sched.adapters.marks import GateMark
-    from layerwise_sched.adapters.recorder import Recorder, Serving
+    from layerwise_sched.adapters.recorder import Sending, Serving
 
 # Bound once: a member is looked up through its class's metaclass, which costs as much as a row does.
-_SAVE_CPU, _SAVE_NPU, _SEND_WAIT = Code.SAVE_CPU, Code.SAVE_NPU, Code.SEND_WAIT
-_GATE_CONDITION, _GATE_NPU = Code.GATE_CONDITION, Code.GATE_NPU
-_BUILD, _TRANSFER, _SLOT_RELEASE = Code.BUILD, Code.TRANSFER, Code.SLOT_RELEASE
+_SAVE_CPU, _SAVE_CPU_END, _SAVE_NPU, _SAVE_NPU_END = rows.SAVE_CPU, rows.SAVE_CPU_END, rows.SAVE_NPU, rows.SAVE_NPU_END
+_GATE, _GATE_OPEN, _GATE_END, _UNMET = rows.GATE, rows.GATE_OPEN, rows.GATE_END, rows.UNMET
+_UNMET_SAVE, _UNMET_GATE = rows.UNMET_SAVE, rows.UNMET_GATE
 _NEED_SAVE_CPU, _NEED_SAVE_NPU = DependencyKind.SAVE_CPU, DependencyKind.SAVE_NPU
 _NEED_GATE_CONDITION, _NEED_GATE_NPU = DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU
 
 
-class _View:
-    """An object's stand-in for one thread."""
+class SaveView:
+    """A save's CPU event as the receive thread sees it."""
 
-    __slots__ = ("_of", "_serving")
+    __slots__ = ("_of", "_serving", "_stamps", "_wait", "clear")
 
     def __init__(self, of: Any, serving: Serving) -> None:
         self._of = of
         self._serving = serving
+        self._stamps = serving.stamps
+        self._wait = of.wait
+        self.clear = of.clear
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._of, name)
 
-
-class SaveView(_View):
-    """A save's CPU event."""
-
-    __slots__ = ()
-
     def wait(self, timeout: float | None = None) -> bool:
         """Upstream's bounded wait; a poll that timed out is a span too, so that the time is explained."""
-        serving = self._serving
-        begin = clock()
+        serving, stamps = self._serving, self._stamps
+        if stamps[_SAVE_CPU_END]:
+            serving.spill()
+        stamps[_SAVE_CPU] = clock()
         serving.missing = _NEED_SAVE_CPU
         try:
-            return bool(self._of.wait(timeout))
+            return self._wait(timeout)  # type: ignore[no-any-return]
         finally:
             serving.missing = None
-            serving.span(_SAVE_CPU, begin, clock())
+            stamps[_SAVE_CPU_END] = clock()
 
 
 class _EventAt:
     """One layer's event of a list; looked up at each call, since the list's events may be renewed."""
 
     __slots__ = ("_events", "_index")
-
-    def __init__(self, events: list[Any], index: int) -> None:
-        self._events = events
-        self._index = index
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._events[self._index], name)
@@ -71,34 +67,41 @@ class _EventAt:
 class NpuView(_EventAt):
     """A save's NPU event as the receive thread sees it."""
 
-    __slots__ = ("_serving",)
+    __slots__ = ("_serving", "_stamps")
 
     def __init__(self, events: list[Any], index: int, serving: Serving) -> None:
-        super().__init__(events, index)
+        self._events = events
+        self._index = index
         self._serving = serving
+        self._stamps = serving.stamps
 
     def synchronize(self) -> None:
         """Block the receive thread until the save's place in the compute stream is reached."""
-        serving = self._serving
+        serving, stamps = self._serving, self._stamps
         event = self._events[self._index]
-        begin = clock()
+        if stamps[_SAVE_NPU_END]:
+            serving.spill()
+        stamps[_SAVE_NPU] = clock()
         serving.missing = _NEED_SAVE_NPU
         try:
-            serving.unmet(event, _NEED_SAVE_NPU)
+            # Only where it is incomplete as the wait begins is the wait's end the event's.
+            if not event.query():
+                stamps[_UNMET] |= _UNMET_SAVE
             event.synchronize()
         finally:
             serving.missing = None
-            serving.span(_SAVE_NPU, begin, clock())
+            stamps[_SAVE_NPU_END] = clock()
 
 
 class SendView(_EventAt):
     """A save's NPU event as the send thread sees it: where the compute stream is when that thread waits for it."""
 
-    __slots__ = ("_recorder",)
+    __slots__ = ("_sending",)
 
-    def __init__(self, events: list[Any], index: int, recorder: Recorder) -> None:
-        super().__init__(events, index)
-        self._recorder = recorder
+    def __init__(self, events: list[Any], index: int, sending: Sending) -> None:
+        self._events = events
+        self._index = index
+        self._sending = sending
 
     def synchronize(self) -> None:
         """Block the send thread until the save's place in the compute stream is reached."""
@@ -108,90 +111,93 @@ class SendView(_EventAt):
         try:
             event.synchronize()
         finally:
-            self._recorder.event(_SEND_WAIT, self._index, clock() if waits else begin, begin)
+            self._sending.waited(self._index, begin, clock() if waits else begin)
 
 
-class GateView(_View):
+class GateView:
     """An attention gate: one call of upstream's, two waits; the stamp of the boundary divides them."""
 
-    __slots__ = ("_mark",)
+    __slots__ = ("_mark", "_of", "_serving")
 
-    def __init__(self, mark: GateMark, serving: Serving) -> None:
-        super().__init__(mark.gate, serving)
+    def __init__(self, of: Any, mark: GateMark, serving: Serving) -> None:
+        self._of = of
         self._mark = mark
+        self._serving = serving
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
 
     def wait(self, timeout: float = 10.0) -> bool:
         """Upstream's wait: first for the host to record the boundary, then for the compute stream to reach it."""
-        serving = self._serving
-        begin = clock()
-        opened_before = self._mark.opened is not None
-        serving.missing = _NEED_GATE_NPU if opened_before else _NEED_GATE_CONDITION
+        serving, mark, of = self._serving, self._mark, self._of
+        stamps = serving.stamps
+        if stamps[_GATE_END]:
+            serving.spill()
+        stamps[_GATE] = begin = clock()
         try:
-            if opened_before:
-                serving.unmet(self._of._event, _NEED_GATE_NPU)
-            return bool(self._of.wait(timeout))
+            if mark.opened is None:
+                serving.missing = _NEED_GATE_CONDITION
+            else:
+                serving.missing = _NEED_GATE_NPU
+                if not of._event.query():
+                    stamps[_UNMET] |= _UNMET_GATE
+            return of.wait(timeout)  # type: ignore[no-any-return]
         finally:
-            end = clock()
+            stamps[_GATE_END] = end = clock()
             serving.missing = None
-            opened = self._mark.opened
-            middle = end if opened is None else min(max(opened, begin), end)
-            serving.span(_GATE_CONDITION, begin, middle)
-            if opened is not None:
-                serving.span(_GATE_NPU, middle, end)
+            if (opened := mark.opened) is not None:
+                stamps[_GATE_OPEN] = begin if opened < begin else min(opened, end)
 
 
 _CALLS = ("batch_copy", "batch_copy_get", "get")
 
 
-class StoreView(_View):
+class StoreView:
     """The backend, or the client inside it (`store`, made late by some backends, so asked for at each use).
 
-    submitting: called when a backend call begins. leases: called with minus the number of leases let go of.
-    parts: the key-based thread builds keys and addresses in its handler, with no function to wrap: there the time from
-    the last wait to the call is the building.
+    leases: called with minus the number of leases let go of. parts: the key-based thread builds keys and addresses in
+    its handler, with no function to wrap: there the time from the last wait to the call is the building.
     """
 
-    __slots__ = ("_inner", "_leases", "_parts", "_submitting")
-
-    def __init__(
-        self,
-        of: Any,
-        serving: Serving,
-        submitting: Callable[[], None],
-        leases: Callable[[int], None],
-        *,
-        parts: bool = False,
-    ) -> None:
-        super().__init__(of, serving)
-        self._submitting = submitting
+    def __init__(self, of: Any, serving: Serving, leases: Callable[[int], None], *, parts: bool = False) -> None:
+        self._of = of
+        self._serving = serving
         self._leases = leases
         self._parts = parts
         self._inner: StoreView | None = None
 
+    @property
+    def store(self) -> Any:
+        """The client inside the backend."""
+        value, view = self._of.store, self._inner
+        if view is not None and view._of is value:
+            return view
+        if value is None:
+            return None
+        view = self._inner = StoreView(value, self._serving, self._leases)
+        return view
+
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._of, name)
-        if name == "store" and value is not None:
-            if (view := self._inner) is None or view._of is not value:
-                view = self._inner = StoreView(value, self._serving, self._submitting, self._leases)
-            return view
         if name in _CALLS:
-            return self._timed(value)
+            self.__dict__[name] = timed = self._timed(name)  # found at once from now on
+            return timed
         if name == "batch_remove_lease":
             return self._released(value)
         return value
 
-    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        serving = self._serving
+    def _timed(self, name: str) -> Callable[..., Any]:
+        of, serving, parts = self._of, self._serving, self._parts
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            self._submitting()
+            if parts:
+                serving.built(serving.finished(), clock())
+            serving.queue.waiting = False  # the task waits for nothing more
             begin = clock()
-            if self._parts:
-                serving.span(_BUILD, serving.last, begin)
             try:
-                return call(*args, **kwargs)
+                return getattr(of, name)(*args, **kwargs)  # looked up anew: it may have been replaced
             finally:
-                serving.span(_TRANSFER, begin, clock())
+                serving.called(begin, clock())
 
         return timed
 
@@ -216,7 +222,7 @@ def watch_builder(builder: Any, serving: Serving) -> None:
             return build(*args, **kwargs)
         finally:
             inside = False
-            serving.span(_BUILD, begin, clock())
+            serving.built(begin, clock())
 
     def timed_addrs(*args: Any, **kwargs: Any) -> Any:
         if inside:
@@ -225,7 +231,7 @@ def watch_builder(builder: Any, serving: Serving) -> None:
         try:
             return build_addrs(*args, **kwargs)
         finally:
-            serving.span(_BUILD, begin, clock())
+            serving.built(begin, clock())
 
     builder.build, builder.build_addrs = timed_build, timed_addrs
 
@@ -240,7 +246,7 @@ def slot_waiter(waiter: Callable[[int], None], serving: Serving) -> Callable[[in
             waiter(layer)
         finally:
             serving.missing = None
-            serving.span(_SLOT_RELEASE, begin, clock())
+            serving.span(Code.SLOT_RELEASE, begin, clock())
 
     waited._layerwise = waiter  # type: ignore[attr-defined]
     return waited
