@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from layerwise_pool import LOAD, SAVE
+from layerwise_sched.legal import HOLD
 from layerwise_sched.policy import make_policy
 
 
@@ -133,13 +134,17 @@ def _reuse_early(rig: Any) -> None:
 
 
 def _final_passes(rig: Any) -> None:
-    """Past the dispatcher's check: the last ready task is taken, whatever the order rules say."""
+    """Past the dispatcher's check: the last ready task is taken, whatever the order rules say.
+
+    The last layer but one is kept back until the final one is ready, so that there is something to pass at any speed.
+    """
     queue = rig.loads.queue
     queue.use(make_policy("ready"))
 
     def last_ready(tasks: Any) -> int:
         ready = [index for index, task in enumerate(tasks) if rig.loads.missing(task) is None]
-        return max(ready, default=0)
+        chosen = max(ready, default=0)
+        return HOLD if tasks[chosen].layer == rig.schedule.layers - 2 else chosen
 
     queue.dispatcher.choose = last_ready
 
