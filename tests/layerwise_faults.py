@@ -140,11 +140,15 @@ def _final_passes(rig: Any) -> None:
     """
     queue = rig.loads.queue
     queue.use(make_policy("ready"))
+    passed: set[int] = set()  # steps
 
     def last_ready(tasks: Any) -> int:
         ready = [index for index, task in enumerate(tasks) if rig.loads.missing(task) is None]
         chosen = max(ready, default=0)
-        return HOLD if tasks[chosen].layer == rig.schedule.layers - 2 else chosen
+        task = tasks[chosen]
+        if task.final:
+            passed.add(task.step)
+        return HOLD if task.layer == rig.schedule.layers - 2 and task.step not in passed else chosen
 
     queue.dispatcher.choose = last_ready
 
