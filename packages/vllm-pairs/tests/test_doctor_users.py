@@ -284,6 +284,15 @@ def test_the_core_passes_its_own_metadata(trees, method, count):
     assert [(one.core_file, one.core_line) for one in found] == [("vllm/v1/states.py", site)] * count
 
 
+def test_every_read_of_what_the_cores_object_lacks(trees):
+    path = "vllm_ascend/attention.py"
+    source = NARROWED[path].format(method="pass").replace("context_parallel_metadata = None", "a = prefill_b = None")
+    read = "return common_attn_metadata.prefill_context_parallel_metadata"
+    source = source.replace(read, "return common_attn_metadata.prefill_a, common_attn_metadata.prefill_b")
+    found = [one for one in trees.examine(METADATA, {path: source}).warnings if one.kind == "narrowed-parameter"]
+    assert sorted(one.name for one in found) == ["prefill_a", "prefill_b"]
+
+
 def test_metadata_that_the_core_only_hands_on_may_be_the_plugins(trees):
     core = dict(METADATA)
     core["vllm/v1/states.py"] = (
