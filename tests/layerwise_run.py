@@ -190,6 +190,8 @@ def main(arguments: list[str]) -> int:
     """Run a job; 1 where a run raised what no fault explains."""
     job = json.loads(Path(arguments[0]).read_text())
     folder = Path(job["folder"])
+    if any(spec.get("pool") == "mooncake" for spec in job["runs"]):
+        sys.path.insert(0, os.environ["KIT_MOONCAKE"])  # before the simulator puts a stand-in where none is installed
     activate()
     failed = False
     for spec in job["runs"]:
