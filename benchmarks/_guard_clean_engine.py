@@ -38,6 +38,7 @@ OTHERS = ("VLLM_MRV2_METADATA",)  # plugins that a segment may switch on for its
 WAITING = 3  # requests kept waiting above those that fit
 # What vllm-ascend up to 0.29.0rc1 says of the tiny hybrid model: no engine starts, so there is nothing to judge.
 REFUSED = "Cannot align ssm_page_size and attn_page_size"
+REFUSING_PAIRS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0")
 
 
 class Workload:
@@ -132,6 +133,8 @@ def run(segment: dict[str, Any], job: dict[str, Any], mode: str) -> dict[str, An
 def main(arguments: list[str]) -> int:
     job = json.loads(Path(arguments[0]).read_text())
     mode = start(job)
+    from vllm_pairs import current_pair
+
     begin = time.monotonic()
     for segment in job["segments"]:
         if time.monotonic() - begin > job["seconds"]:
@@ -143,8 +146,10 @@ def main(arguments: list[str]) -> int:
             result = run(segment, job, mode)
         except Exception as error:
             # A segment that breaks is counted like an alarm, unless it is the plugin that refuses its model.
-            refused = REFUSED in str(error)
-            result = {"error": f"{type(error).__name__}: {error}"[:4000], "steps": 0, "bad_audits": int(not refused)}
+            pair = current_pair().id
+            refused = REFUSED in str(error) and pair in REFUSING_PAIRS
+            what = f"{type(error).__name__}: {error}"[:4000]
+            result = {"pair": pair, "error": what, "steps": 0, "bad_audits": int(not refused)}
             sys.stderr.write(result["error"] + "\n")
         scratch = path.with_suffix(".part")
         scratch.write_text(json.dumps({**segment, **result}))

@@ -82,7 +82,9 @@ def use_real_servers() -> None:
     python = evidence.pair_python()
     evidence.OUT.mkdir(parents=True, exist_ok=True)
     evidence.place_model(python)
-    os.environ.update(evidence.environment(python, ROOT))
+    wanted = evidence.environment(python, ROOT)  # without what of VLLM's own settings is in force here
+    os.environ.clear()
+    os.environ.update(wanted)
 
 
 def start_runner(toml: Path, folder: Path) -> subprocess.Popen[bytes]:

@@ -52,7 +52,7 @@ def test_aiperf() -> None:
 
 
 def _agree(found: Result, raw: dict[str, Any]) -> None:
-    """Every figure that vLLM printed for itself, recomputed from its requests."""
+    """Every figure that vLLM printed for itself: recomputed where the file has the requests, else passed through."""
     values = metrics(found)
     for kind in ("ttft", "tpot", "itl", "e2el"):
         for cut in ("mean", "p50", "p90", "p99"):

@@ -210,6 +210,60 @@ def test_what_a_thread_is_in_the_middle_of_is_written_when_the_recording_ends(tm
     assert [row.subject for row in recording.records if row.code == Code.SEND_WAIT] == [1, 2]
 
 
+@pytest.mark.parametrize("where", ["save", "npu", "gate", "gate's event"])
+def test_a_wait_that_a_thread_is_still_in_is_met_by_nothing(tmp_path: Path, where: str) -> None:
+    """A wait without an end says nothing of its dependency, nor of what was recorded before it."""
+    rig, gate, hung, leave = Rig(), Gate(), threading.Event(), threading.Event()
+    rig.receiver.poll = 30
+    rig.put(4, gate)
+    event = rig.npu[1]
+    if where != "save":
+        rig.save(1)
+    if where == "gate's event":
+        gate.record(done=False)
+        event = gate._event
+    if where in ("npu", "gate's event"):
+        event.done = False
+        event.synchronize = lambda: (hung.set(), leave.wait(30))
+    thread = threading.Thread(target=rig.receive, name="receive")
+    thread.start()
+    while rig.loads.serving.missing is None or not (hung.is_set() or where in ("save", "gate")):
+        time.sleep(1e-3)
+    while where == "gate" and rig.loads.serving.missing is not DependencyKind.GATE_CONDITION:
+        time.sleep(1e-3)
+    Spool(rig.timeline, tmp_path).close()
+    leave.set()
+    rig.save(1)
+    gate.record()
+    thread.join(30)
+    (folder,) = find_timelines(tmp_path)
+    found = read(folder).run().tasks[0]
+    open_wait = {
+        "save": DependencyKind.SAVE_CPU,
+        "npu": DependencyKind.SAVE_NPU,
+        "gate": DependencyKind.GATE_CONDITION,
+        "gate's event": DependencyKind.GATE_NPU,
+    }[where]
+    assert open_wait not in found.met
+    assert all(span.end >= span.begin for span in found.spans)
+    assert all(met.at > 0 for met in found.met.values())
+
+
+def test_a_poll_that_timed_out_has_met_nothing() -> None:
+    rig, gate = Rig(), Gate()
+    gate.record()
+    rig.put(4, gate)
+    thread = threading.Thread(target=rig.receive, name="receive")
+    thread.start()
+    time.sleep(10 * rig.receiver.poll)
+    late = time.perf_counter_ns()
+    rig.save(1)
+    thread.join(30)
+    found = rig.run().tasks[0]
+    assert sum(span.code == Code.SAVE_CPU for span in found.spans) > 1
+    assert found.met[DependencyKind.SAVE_CPU].at >= late
+
+
 def layer_events(rig: Rig) -> list[tuple[int, int]]:
     return [(row.code, row.subject) for row in sorted(rig.records()[0], key=lambda row: row.t)]
 

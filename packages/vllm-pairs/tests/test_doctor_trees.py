@@ -186,5 +186,5 @@ def test_a_process_that_dies_is_one_error(trees, monkeypatch):
     monkeypatch.setattr(workers, "_SERVE", "raise SystemExit(3)")
     core = trees.core({f"vllm/m{number}.py": "" for number in range(300)})
     bench = Workbench(processes=2)
-    with pytest.raises(RuntimeError, match="a process that read source files ended"):
+    with pytest.raises(DoctorError, match="a process that read source files ended"):
         bench.run(bench.core(core), bench.plugin(trees.plugin(PLUGIN)))

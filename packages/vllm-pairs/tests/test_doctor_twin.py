@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from vllm_pairs.doctor import Workbench, checks, engine
+from vllm_pairs.doctor.findings import DoctorError
 from vllm_pairs.doctor.twin import Twin, can_fork
 
 CORE = {
@@ -68,6 +69,23 @@ def test_what_one_half_puts_there_the_other_half_may_read(trees, monkeypatch, pu
     assert not [one for one in findings(trees, 2) if one.name == "put" and one.level != "note"]
 
 
+def test_where_no_process_can_be_made_one_does_all(trees, monkeypatch):
+    tried = []
+
+    def no_room():
+        tried.append(len(os.listdir("/proc/self/fd")))
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    alone = findings(trees, 1)
+    monkeypatch.setattr(engine, "FEW", 0)
+    monkeypatch.setattr(engine, "can_fork", lambda: True)
+    monkeypatch.setattr(os, "fork", no_room)
+    before = len(os.listdir("/proc/self/fd"))
+    assert findings(trees, 2) == alone
+    assert tried
+    assert len(os.listdir("/proc/self/fd")) == before < tried[0]
+
+
 def test_a_copy_is_asked_and_answered():
     def work(talk):
         return talk(1) + talk(2)
@@ -85,7 +103,7 @@ def test_a_copy_is_asked_and_answered():
 def test_a_copy_that_dies_is_one_error(capfd):
     for end in (lambda talk: os._exit(3), lambda talk: 1 / 0):
         twin = Twin(end)
-        with pytest.raises(RuntimeError, match="ended before it was done"):
+        with pytest.raises(DoctorError, match="ended before it was done"):
             twin.receive()
         twin.send("nobody listens")
         twin.end()

@@ -78,22 +78,25 @@ def _received(row: Sequence[int]) -> list[Event]:
     events: list[Event] = []
     if row[DEQUEUED]:
         events.append((row[DEQUEUED], Code.DEQUEUE, cid, row[PLACE]))
-    if row[SAVE_CPU]:
+    # A span whose end is 0 is one that the thread was still in: what it waits for is not met, so it is no span.
+    if row[SAVE_CPU_END]:
         events.append((row[SAVE_CPU], Code.SAVE_CPU, cid, row[SAVE_CPU_END]))
     if row[SAVE_NPU]:
         if row[UNMET] & UNMET_SAVE:
             events.append((row[SAVE_NPU], Code.UNMET, cid, DependencyKind.SAVE_NPU))
-        events.append((row[SAVE_NPU], Code.SAVE_NPU, cid, row[SAVE_NPU_END]))
-    if row[BUILD]:
+        if row[SAVE_NPU_END]:
+            events.append((row[SAVE_NPU], Code.SAVE_NPU, cid, row[SAVE_NPU_END]))
+    if row[BUILD_END]:
         events.append((row[BUILD], Code.BUILD, cid, row[BUILD_END]))
     if row[GATE]:
         if row[UNMET] & UNMET_GATE:
             events.append((row[GATE], Code.UNMET, cid, DependencyKind.GATE_NPU))
-        middle = row[GATE_OPEN]
-        events.append((row[GATE], Code.GATE_CONDITION, cid, middle or row[GATE_END]))
-        if middle:
-            events.append((middle, Code.GATE_NPU, cid, row[GATE_END]))
-    if row[CALL]:
+        middle, end = row[GATE_OPEN], row[GATE_END]
+        if middle or end:
+            events.append((row[GATE], Code.GATE_CONDITION, cid, middle or end))
+        if middle and end:
+            events.append((middle, Code.GATE_NPU, cid, end))
+    if row[CALL_END]:
         events.append((row[CALL], Code.TRANSFER, cid, row[CALL_END]))
     if row[DONE]:
         events.append((row[DONE], Code.DONE, cid, row[QUEUED]))

@@ -269,9 +269,13 @@ def _derive_met(run: Run, found: TaskRun) -> None:
             at = run.gates.get(need.subject)
         if at is not None:
             _earliest(found, need.kind, Met(at, Proof.SET))
+    # A wait may be one of several polls: only behind the last of them the thread went on.
+    waited: dict[DependencyKind, int] = {}
     for span in found.spans:
         if (kind := _WAITS.get(span.code)) is not None:
-            _earliest(found, kind, Met(span.end, Proof.WAIT))
+            waited[kind] = max(span.end, waited.get(kind, 0))
+    for kind, end in waited.items():
+        _earliest(found, kind, Met(end, Proof.WAIT))
 
 
 def _apply_stream_order(run: Run) -> None:

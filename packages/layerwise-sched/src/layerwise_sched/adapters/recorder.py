@@ -130,6 +130,7 @@ class Serving:
     def done(self, cid: int, queued: int) -> None:
         """`task_done` was called for the task that was taken last: its row."""
         stamps = self.stamps
+        self.queue.waiting = False  # first: the sampler must not ask what a task without a cid waits for
         stamps[_CID] = cid
         stamps[_QUEUED] = queued
         stamps[_DONE] = clock()

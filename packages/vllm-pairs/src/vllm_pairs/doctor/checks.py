@@ -75,7 +75,7 @@ class Checks:
 def run(analysis: Analysis, fork: bool, progress: Callable[[str, int, int], None]) -> None:
     """Run every rule over the plugin; with `fork`, half of its modules in a copy of this process."""
     modules = analysis.plugin_modules()
-    shares = _shares(analysis, modules) if fork else (modules, [])
+    shares: tuple[list[str], list[str]] = _shares(analysis, modules) if fork else (modules, [])
     done = 0
 
     def step() -> None:
@@ -90,7 +90,12 @@ def run(analysis: Analysis, fork: bool, progress: Callable[[str, int, int], None
         its.judge()
         return analysis.found()
 
-    twin = Twin(other) if fork else None
+    twin = None
+    if fork:
+        try:
+            twin = Twin(other)
+        except OSError:  # no room for another process: all of it here
+            shares = (modules, [])
     try:
         own = Checks(analysis, shares[0])
         own.read(step)

@@ -12,6 +12,8 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from vllm_pairs.doctor.findings import DoctorError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
@@ -26,9 +28,17 @@ class Twin:
     """The copy, as the process that made it sees it."""
 
     def __init__(self, work: Callable[[Callable[[Any], Any]], Any]) -> None:
-        """Fork; the copy runs `work(talk)` and hands over what it returns. `talk(x)` there sends x and waits."""
+        """Fork; the copy runs `work(talk)` and hands over what it returns. `talk(x)` there sends x and waits.
+
+        Raises OSError where there is no room for another process.
+        """
         (mine_in, its_out), (its_in, mine_out) = os.pipe(), os.pipe()
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError:  # no room for another process
+            for end in (mine_in, its_out, its_in, mine_out):
+                os.close(end)
+            raise
         if not self._pid:
             os.close(mine_in)
             os.close(mine_out)
@@ -38,11 +48,14 @@ class Twin:
         self._from, self._to = os.fdopen(mine_in, "rb"), os.fdopen(mine_out, "wb")
 
     def receive(self) -> Any:
-        """What the copy says next; RuntimeError where it ended without a word."""
+        """What the copy says next; DoctorError where it ended without a word."""
         try:
             return pickle.load(self._from)  # what our own process wrote
         except (EOFError, pickle.UnpicklingError) as error:
-            raise RuntimeError("a process that checked a part of the plugin ended before it was done") from error
+            raise DoctorError(
+                "the process that checked a part of the plugin ended before it was done (killed for its memory?): "
+                "run again with more memory, or on one processor"
+            ) from error
 
     def send(self, what: Any) -> None:
         """Answer it. What it cannot take any more shows when it is asked next."""

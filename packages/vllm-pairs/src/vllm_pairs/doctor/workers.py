@@ -1,7 +1,7 @@
 """Processes that read files beside this one.
 
-Plain child processes with pickles of our own over pipes, and not multiprocessing: forking under the progress thread is
-not safe, and its other ways to start run the caller's `__main__` again.
+Plain child processes with pickles of our own over pipes, and not multiprocessing: forking where other threads
+run is not safe, and its other ways to start run the caller's `__main__` again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from vllm_pairs.doctor.findings import DoctorError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,7 +23,7 @@ _SERVE = "from vllm_pairs.doctor.workers import serve; serve()"
 
 
 def each(chunks: list[Any], shared: Any, processes: int) -> Iterator[Any]:
-    """`outline.read_chunk(chunk, shared)` for every chunk, in no order; RuntimeError where a process dies."""
+    """`outline.read_chunk(chunk, shared)` for every chunk, in no order; DoctorError where a process dies."""
     workers: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     started = [
@@ -40,7 +42,9 @@ def each(chunks: list[Any], shared: Any, processes: int) -> Iterator[Any]:
             worker.stdin.flush()
             return pickle.load(worker.stdout)  # what our own process wrote
         except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise RuntimeError(f"a process that read source files ended with status {worker.poll()}") from error
+            raise DoctorError(
+                f"a process that read source files ended with status {worker.poll()} (killed for its memory?)"
+            ) from error
         finally:
             workers.put(worker)
 
