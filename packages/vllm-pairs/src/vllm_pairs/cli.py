@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import sys
 from pathlib import Path
@@ -132,6 +131,7 @@ def run_doctor(
     """What of a plugin a core breaks, read off both source trees; exit status 1 with errors, 2 for bad input."""
     from vllm_pairs.doctor.command import Request, run
     from vllm_pairs.doctor.findings import DoctorError
+    from vllm_pairs.doctor.nodes import uncollected
 
     request = Request(
         core=core,
@@ -146,15 +146,11 @@ def run_doctor(
         output="json" if as_json else output,
         use_cache=not no_cache,
     )
-    collecting = gc.isenabled()
-    gc.disable()  # from the first tree read to the report: a search through them all is a sixth of the time
     try:
-        status = run(request)
+        with uncollected():  # from the first tree read to the report: a search through them is a sixth of the time
+            status = run(request)
     except DoctorError as error:
         _stop(error)
-    finally:
-        if collecting:
-            gc.enable()
     raise typer.Exit(status)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from vllm_pairs.doctor import checks
 from vllm_pairs.doctor.analysis import Analysis
 from vllm_pairs.doctor.findings import Finding, Report
 from vllm_pairs.doctor.hooks import check_hooks
+from vllm_pairs.doctor.nodes import uncollected
 from vllm_pairs.doctor.outline import Outline, outlines
 from vllm_pairs.doctor.rules import BY_KIND
 from vllm_pairs.doctor.severity import Severities
@@ -77,13 +77,8 @@ class Workbench:
     def run(self, core: Tree, plugin: Tree, hooks: Sequence[HookSource] = ()) -> Report:
         """All findings of one cell; `hooks` are targets to look for."""
         start = time.perf_counter()
-        collecting = gc.isenabled()
-        gc.disable()  # hundreds of megabytes of syntax trees, without cycles worth a search
-        try:
+        with uncollected():
             findings = self._findings(core, plugin, hooks)
-        finally:
-            if collecting:
-                gc.enable()
         return Report(core.info, plugin.info, tuple(findings), seconds=time.perf_counter() - start)
 
     def _findings(self, core: Tree, plugin: Tree, hooks: Sequence[HookSource]) -> list[Finding]:

@@ -4,6 +4,8 @@ expression are not looked at. The order is the source's."""
 from __future__ import annotations
 
 import ast
+import contextlib
+import gc
 from typing import TYPE_CHECKING, Any
 
 from vllm_pairs.doctor.words import words
@@ -17,6 +19,20 @@ _PLAIN = words(
     "ctx op ops id attr arg name names kind type_comment lineno module level conversion simple is_async asname rest "
     "type_ignores kwd_attrs"
 )
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for cycles meanwhile: syntax trees have none, and hundreds of megabytes of them are gone through."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 FIELDS: dict[type, tuple[str, ...]] = {
     made: tuple(field for field in made._fields if field not in _PLAIN)
     for made in vars(ast).values()

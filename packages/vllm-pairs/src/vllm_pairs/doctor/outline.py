@@ -7,7 +7,6 @@ and parsed again for the few modules whose bodies are looked into.
 from __future__ import annotations
 
 import ast
-import gc
 import os
 import warnings
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from vllm_pairs.doctor import workers
 from vllm_pairs.doctor.conditions import Conditions, is_type_checking, prune
-from vllm_pairs.doctor.nodes import scan, walk
+from vllm_pairs.doctor.nodes import scan, uncollected, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -255,20 +254,20 @@ def read_chunk(
     jobs: list[Job], core_version: str | None, keep: dict[str, ast.Module | None] | None = None
 ) -> list[Outline]:
     """The outlines of some files."""
-    collecting = gc.isenabled()
-    gc.disable()  # syntax trees have no cycles worth a search
-    made = []
-    for module, is_package, path, source in jobs:
-        try:
-            tree = prune_if(parse(source, path), source, core_version)
-            made.append(outline(module, is_package, tree))
-            if keep is not None:
-                keep[module] = tree
-        except (SyntaxError, RecursionError) as error:
-            line = getattr(error, "lineno", None) or 1
-            made.append(Outline(module, open=True, problem=(line, f"cannot be parsed: {getattr(error, 'msg', error)}")))
-    if collecting:
-        gc.enable()
+    with uncollected():
+        return [_read(job, core_version, keep) for job in jobs]
+
+
+def _read(job: Job, core_version: str | None, keep: dict[str, ast.Module | None] | None) -> Outline:
+    module, is_package, path, source = job
+    try:
+        tree = prune_if(parse(source, path), source, core_version)
+        made = outline(module, is_package, tree)
+    except (SyntaxError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or 1
+        return Outline(module, open=True, problem=(line, f"cannot be parsed: {getattr(error, 'msg', error)}"))
+    if keep is not None:
+        keep[module] = tree
     return made
 
 
