@@ -37,6 +37,7 @@ from _layerwise_bench import LAYERS, Gate, Receiver, load_task, show, transfer, 
 SOURCES = {layer: layer - 3 for layer in range(4, LAYERS)}
 LIMIT_US = 5.0
 GROWTH_MB = 8.0
+TASKS = 100  # of a block: what lies in the rings at 500 tasks a second, emptied every 0.2 s
 
 
 class Threads(NamedTuple):
@@ -169,6 +170,7 @@ def recorder_us(blocks: int, tasks: int) -> Recorded:
         computing, sending, serving = loads.computing, loads.sending, loads.serving
         stamps, mark, taken = serving.stamps, GateMark(84, 5, loads), []
         save, save_end, npu, npu_end = rows.SAVE_CPU, rows.SAVE_CPU_END, rows.SAVE_NPU, rows.SAVE_NPU_END
+        build, build_end, call, call_end = rows.BUILD, rows.BUILD_END, rows.CALL, rows.CALL_END
         gate, gate_open, gate_end = rows.GATE, rows.GATE_OPEN, rows.GATE_END
         for number in range(blocks):
             began = time.thread_time_ns()
@@ -176,25 +178,27 @@ def recorder_us(blocks: int, tasks: int) -> Recorded:
                 cid += 1
                 task = task_of((cid, 7, 5, path, 2, 84, 2, groups, requests, True, False, False, False))
                 here.task(task, 3)  # the compute thread
-                computing.stalled(7, 5, now())
+                computing.stalled(5, now())
                 computing.gate = mark
                 mark.opened = now()
-                computing.opened(mark)
-                computing.saved(7, 5, now())
-                begin = now()  # the send thread
-                sending.waited(2, begin, now())
+                if mark is not computing.gate:
+                    computing.opened(mark)
+                computing.saved(5, now())
+                sending.begin = now()  # the send thread: its view stamps as here
+                sending.end = now()
+                sending.layer = 2
                 sending.save_set(7, 2)
                 serving.taken(task, 0)  # the receive thread: its views stamp as here
                 stamps[save] = now()
                 stamps[save_end] = now()
                 stamps[npu] = now()
                 stamps[npu_end] = now()
-                begin = now()
-                serving.built(begin, now())
+                stamps[build] = now()
+                stamps[build_end] = now()
                 stamps[gate] = now()
                 stamps[gate_end] = stamps[gate_open] = now()
-                begin = now()
-                serving.called(begin, now())
+                stamps[call] = now()
+                stamps[call_end] = now()
                 serving.done(cid, 2)
             found.rows.append((time.thread_time_ns() - began) / 1e3 / tasks)
             began = time.thread_time_ns()
@@ -276,7 +280,7 @@ def main() -> int:
     grown, lost = growth(options.tasks)
     absent = off_is_absent()
     pairs = [b - a for a, b in zip(off, on, strict=True)]
-    recorded = recorder_us(options.blocks, 1_000)
+    recorded = recorder_us(10 * options.blocks, TASKS)
     on_us, clocks_us = statistics.median(recorded.rows), statistics.median(recorded.clocks)
     figures = {
         "on_us_per_task": round(on_us, 3),

@@ -137,6 +137,7 @@ def summary(cells: list[dict[str, Any]], real: list[dict[str, Any]], engine: lis
         "engine_cells": len(engine),
         "engine_tokens_differ": sum(not row["equal"] for row in engine),
         "simulated_faults": faults,
+        "steps_replayed": sum(row["replay"]["steps"] for row in real),
         "steps_in_another_order": sum(row["replay"]["steps"] - row["replay"]["same_order"] for row in real),
         "replay_off_worst_pct": round(max((abs(row["replay"]["median_off_pct"]) for row in real), default=0.0), 3),
         "gain_ready_median_pct": round(statistics.median(gains), 3) if gains else 0.0,

@@ -344,6 +344,33 @@ def test_a_recorder_that_fails_says_so_once_and_upstream_goes_on(caplog: pytest.
     assert caplog.text.count("its recorder failed") == 2, "the queue's, and the adapters'"
 
 
+@pytest.mark.parametrize("writer", ["serving", "sending", "computing"])
+def test_a_writer_that_fails_in_the_middle_ends_the_recording_of_all(
+    writer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+
+    def layer() -> set[str]:
+        rig.loads.stalled(0, time.perf_counter_ns())
+        rig.loads.save_recorded(0, time.perf_counter_ns())
+        served(rig)
+        return {ring.name for ring in rig.timeline.rings if ring.take()[0]}
+
+    def broken(row: tuple[int, ...]) -> None:
+        raise MemoryError("planted")
+
+    layer()
+    getattr(rig.loads, writer).put = broken
+    layer()
+    rig.records()
+    layer()
+    rig.receiver.request_queue.task_done = lambda: None
+    rig.loads.end_step()
+    assert rig.records() == ([], [])
+    assert caplog.text.count("its recorder failed") == 1
+    assert rig.receiver.request_queue.unfinished_tasks == 0
+
+
 def test_a_backend_keeps_its_own_face() -> None:
     rig = Rig()
     store = rig.receiver.m_store
@@ -369,6 +396,16 @@ def test_any_row_expands_into_events_of_its_own_integers(code: int, data: st.Dat
     assert all(Code(event[1]) in Code for event in events)
     assert {event[0] for event in events} <= set(cells)
     assert len(events) <= 10
+
+
+@given(cells=st.lists(st.sampled_from([0, 7, 9]), min_size=WIDTHS[Packed.RECEIVED] - 1, max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_what_did_not_begin_or_did_not_end_is_no_span(cells: list[int]) -> None:
+    """The thread that ends the recording empties the stamps, also of a span that another one is in."""
+    events = expand((Packed.RECEIVED, *cells[: WIDTHS[Packed.RECEIVED] - 1]))
+    spans = [event for event in events if event[1] in (*WAITS, Code.DEQUEUE, Code.DONE)]
+    assert all(at for at, *_ in spans)
+    assert all(end for _, code, _, end in spans if code in WAITS)
 
 
 def test_npu_events_are_asked_once_a_wait() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from layerwise_sched import DataPath, DependencyKind, Task, make_policy
 from layerwise_sched.dispatch import Dispatcher
 from layerwise_sched.hol import find
@@ -17,9 +18,6 @@ from layerwise_sched.sampler import Sampler
 from layerwise_sched.stages import check
 from layerwise_sched.task_queue import TaskQueue
 from layerwise_sched.timeline import Code, Proof, Record, Ring, Timeline, met, split_met
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Missing:
@@ -98,6 +96,43 @@ def test_a_queue_that_a_policy_holds_is_looked_at() -> None:
     found = rows(ring)
     assert (Code.UNMET, 0, DependencyKind.SAVE_CPU) in found
     assert (Code.MET, 1, met(DependencyKind.GATE_NPU, Proof.QUERY)) in found
+
+
+def test_a_queued_head_is_seen_unready_and_then_ready() -> None:
+    """Between the two is when its event completed: nobody waits for it there."""
+    queue, ready, sampler, ring = made("ready")
+    ready.by_cid = {0: DependencyKind.GATE_NPU}
+    queue.put(task(0))
+    queue.put(task(1))
+    sampler.look()
+    assert [row for row in rows(ring) if row[1] == 0] == [
+        (Code.MET, 0, met(DependencyKind.GATE_CONDITION, Proof.QUERY)), (Code.UNMET, 0, DependencyKind.GATE_NPU),
+    ]  # fmt: skip
+    ready.by_cid = {}
+    sampler.look()
+    sampler.look()
+    assert [row for row in rows(ring) if row[1] == 0] == [(Code.MET, 0, met(DependencyKind.GATE_NPU, Proof.QUERY))]
+
+
+@pytest.mark.parametrize("asked", [0, 1], ids=["head", "later"])
+def test_an_answer_about_a_task_that_was_taken_meanwhile_is_none(asked: int) -> None:
+    """Its handler has cleared what it waited for, or has not begun to wait: neither says what was met in the queue."""
+    queue, ready, sampler, ring = made("ready")
+    queue.put(task(0))
+    queue.put(task(1))
+    ready.by_cid = {0: DependencyKind.GATE_NPU}
+    answer = ready.missing
+
+    def taken_meanwhile(about: Task) -> DependencyKind | None:
+        if about.cid != asked:
+            return answer(about)
+        with queue.mutex:
+            queue._get()
+        return None
+
+    ready.missing = taken_meanwhile  # type: ignore[method-assign]
+    sampler.look()
+    assert not [row for row in rows(ring) if row[:2] == (Code.MET, asked)]
 
 
 def test_a_slot_waiter_is_never_said_to_be_met() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,11 @@ from layerwise_sched.simulation import Spec, generate, make_plan, simulate, work
 from layerwise_sched.simulation.layout import buffers_in_use
 from layerwise_sched.simulation.spec_file import spec_of
 from layerwise_sched.simulation.workload import ABSENT, StepTimes, Workload
-from layerwise_sched.timeline import Code, Record
+from layerwise_sched.timeline import Code, Proof, Record, met
 from strategies import specs
+
+if TYPE_CHECKING:
+    from layerwise_sched.runs import Run
 
 
 def flat(layers: int, **changes: object) -> StepTimes:
@@ -166,6 +170,52 @@ def test_a_slow_call_is_no_wait() -> None:
     believed = workload_of(assemble([*rows, asked], recorded.tasks, recorded.plan))
     times = [sum(load.workload.steps[0].attention[: source + 1]) for load in (replayed, believed)]
     assert times[1] > times[0] + late // 2
+
+
+@pytest.mark.parametrize("bracketed", [True, False], ids=["seen on both sides", "seen incomplete only"])
+def test_a_stream_that_only_the_sampler_saw_busy_is_busy_in_the_replay(bracketed: bool) -> None:
+    """Real threads: the stream's time behind a save is known where a boundary was seen not reached yet. Where nobody
+    asked, in half of the steps, their median stands in.
+    """
+    spec = replace(
+        STREAM_BUSY, steps=8, load_us=9_200, save_us=1_200, attention_us=4_000, rest_us=4_000, host_us=800,
+        straggler_us=24_000,
+    )  # fmt: skip
+    recorded = simulate(generate(spec), make_policy("ready"))
+    model = {(row.subject, row.value // 4): row.t for row in recorded.records if row.code == Code.MET}
+    tasks = {task.cid: task for task in recorded.tasks}
+    period, rows, asked = 100_000, [], 0
+    for row in recorded.records:
+        if row.code == Code.MET:
+            continue
+        at_once = row.code == Code.SEND_WAIT  # as if the send thread had been late for every save
+        rows.append(row._replace(t=row.value) if at_once else row)
+    for (cid, kind), at in model.items():
+        if kind == DependencyKind.GATE_NPU and tasks[cid].step % 2:
+            asked += 1
+            rows.append(Record(at - period, Code.UNMET, cid, kind, "side"))
+            if bracketed:
+                rows.append(Record(at + period, Code.MET, cid, met(DependencyKind.GATE_NPU, Proof.QUERY), "side"))
+    assert asked > 20
+    blind = workload_of(assemble([row for row in rows if row.thread != "side"], recorded.tasks, recorded.plan))
+    seen = workload_of(assemble(rows, recorded.tasks, recorded.plan))
+    off = [worst_gate_ns(recorded.run(), simulate(load.workload, make_policy("ready")).run()) for load in (blind, seen)]
+    assert off[1] <= period < off[0] / 20
+
+
+def worst_gate_ns(real: Run, replayed: Run) -> int:
+    """How far apart the stream reached an attention boundary, at most, from the step's begin, ns."""
+    at: list[dict[tuple[int, int], int]] = []
+    for run in (real, replayed):
+        begins = [step.begin for step in run.steps]
+        at.append(
+            {
+                (found.task.step, found.task.layer): found.met[DependencyKind.GATE_NPU].at - begins[found.task.step]
+                for found in run.tasks.values()
+                if DependencyKind.GATE_NPU in found.met
+            }
+        )
+    return max(abs(at[0][key] - at[1][key]) for key in at[0])
 
 
 def test_a_replay_leaves_out_steps_that_are_not_whole() -> None:

@@ -78,15 +78,16 @@ def _received(row: Sequence[int]) -> list[Event]:
     events: list[Event] = []
     if row[DEQUEUED]:
         events.append((row[DEQUEUED], Code.DEQUEUE, cid, row[PLACE]))
-    # A span whose end is 0 is one that the thread was still in: what it waits for is not met, so it is no span.
-    if row[SAVE_CPU_END]:
+    # A span whose end is 0 is one that the thread was still in: what it waits for is not met, so it is no span. One
+    # whose begin is 0 was cut in two by the thread that ended the recording.
+    if row[SAVE_CPU] and row[SAVE_CPU_END]:
         events.append((row[SAVE_CPU], Code.SAVE_CPU, cid, row[SAVE_CPU_END]))
     if row[SAVE_NPU]:
         if row[UNMET] & UNMET_SAVE:
             events.append((row[SAVE_NPU], Code.UNMET, cid, DependencyKind.SAVE_NPU))
         if row[SAVE_NPU_END]:
             events.append((row[SAVE_NPU], Code.SAVE_NPU, cid, row[SAVE_NPU_END]))
-    if row[BUILD_END]:
+    if row[BUILD] and row[BUILD_END]:
         events.append((row[BUILD], Code.BUILD, cid, row[BUILD_END]))
     if row[GATE]:
         if row[UNMET] & UNMET_GATE:
@@ -96,7 +97,7 @@ def _received(row: Sequence[int]) -> list[Event]:
             events.append((row[GATE], Code.GATE_CONDITION, cid, middle or end))
         if middle and end:
             events.append((middle, Code.GATE_NPU, cid, end))
-    if row[CALL_END]:
+    if row[CALL] and row[CALL_END]:
         events.append((row[CALL], Code.TRANSFER, cid, row[CALL_END]))
     if row[DONE]:
         events.append((row[DONE], Code.DONE, cid, row[QUEUED]))

@@ -53,26 +53,33 @@ class Sampler(threading.Thread):
     def look(self) -> None:
         """One look: the waiting head and the tasks queued behind it."""
         queue = self._queue
+        taken, waiting = queue.current, queue.waiting
         try:
             pending = [task for task in tuple(queue.tasks) if task is not None]
         except RuntimeError:  # the deque changed while it was copied: the next look is soon
             return
-        current = queue.current if queue.waiting else None
+        current = taken if waiting else None
         if not pending or (current is None and len(pending) < 2):
             self._noted.clear()
             return
         self.looks += 1
         head, later = (current, pending) if current is not None else (pending[0], pending[1:])
         missing = self._ready.missing(head)
+        if queue.current is not taken:  # what a task waits for in its handler, or did, is no answer for a queued one
+            return
+        if current is None:
+            self._met(head, missing)
         if missing is None:
             return
         self._ring.event(Code.UNMET, head.cid, missing)
         for task in later:
-            self._ask(task)
+            missing = self._ready.missing(task)
+            if queue.current is not taken:
+                return
+            self._met(task, missing)
 
-    def _ask(self, task: Task) -> None:
-        """Write the dependencies of one queued task that are met by now and were not before."""
-        missing = self._ready.missing(task)
+    def _met(self, task: Task, missing: DependencyKind | None) -> None:
+        """Write the dependencies of a queued task that are met by now and were not before."""
         noted = self._noted.get(task.cid, 0)
         for need in dependencies(task):
             if need.kind is missing:

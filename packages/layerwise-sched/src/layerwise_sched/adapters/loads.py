@@ -180,20 +180,23 @@ class Loads:
         )
 
     def _gate_id(self, gate: Any) -> int:
-        ident = self._mark(gate).ident
-        self._gates[ident] = gate
-        return ident
-
-    def _mark(self, gate: Any) -> GateMark:
         mark: GateMark | None = gate.__dict__.get("_layerwise")
-        return mark_gate(gate, self.numbers.new_gate(), self.worker.current_layer, self) if mark is None else mark
+        if mark is None:
+            mark = self._new_mark(gate)
+        self._gates[mark.ident] = gate
+        return mark.ident
+
+    def _new_mark(self, gate: Any) -> GateMark:
+        return mark_gate(gate, self.numbers.new_gate(), self.worker.current_layer, self)
 
     def name_gate(self, gate: Any) -> None:
         """Give the gate of a layer its id, also where no task carries it: its boundary is on the timeline too."""
         computing = self.computing
         if computing is not None:
             try:
-                mark = self._mark(gate)
+                mark: GateMark | None = gate.__dict__.get("_layerwise")
+                if mark is None:
+                    mark = self._new_mark(gate)
                 computing.gate = mark if mark.opened is None else None
             except Exception:
                 computing.recorder.fail()
@@ -226,15 +229,15 @@ class Loads:
         """A save's CPU event was set."""
         if (sending := self.sending) is not None:
             sending.save_set(self.step, layer)
-        self._wake()
+        queue = self.queue
+        if queue is not None and queue.reorders:
+            queue.wake()
 
     def gate_opened(self, mark: GateMark) -> None:
         """An attention boundary was recorded. The gate's lock is held."""
-        if (computing := self.computing) is not None:
+        computing = self.computing
+        if computing is not None and mark is not computing.gate:
             computing.opened(mark)
-        self._wake()
-
-    def _wake(self) -> None:
         queue = self.queue
         if queue is not None and queue.reorders:
             queue.wake()
@@ -261,26 +264,24 @@ class Loads:
         if queue is not None and not queue.tasks:
             self._gates.clear()
         if (computing := self.computing) is not None:
-            computing.write_open()  # of a step that was given up
-            computing.recorder.event(Code.STEP, self.step, self.requests)
+            computing.begin_step(self.step, self.requests)
         if self.control is not None:
             self.control.follow(self)
 
     def end_step(self) -> None:
         """It ended."""
         if (computing := self.computing) is not None:
-            computing.write_open()
-            computing.recorder.event(Code.STEP_END, self.step)
+            computing.end_step()
 
     def stalled(self, layer: int, begin: int) -> None:
         """The compute thread was in `wait_for_layer_load` of this layer since `begin` (ns)."""
         if (computing := self.computing) is not None:
-            computing.stalled(self.step, layer, begin)
+            computing.stalled(layer, begin)
 
     def save_recorded(self, layer: int, at: int) -> None:
         """The NPU event of this layer's save was recorded at `at` (ns)."""
         if (computing := self.computing) is not None:
-            computing.saved(self.step, layer, at)
+            computing.saved(layer, at)
 
     def use(self, name: str) -> None:
         """Put another policy in force now. Raises PolicyError for an unknown name."""

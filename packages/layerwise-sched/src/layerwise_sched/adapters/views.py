@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Bound once: a member is looked up through its class's metaclass, which costs as much as a row does.
 _SAVE_CPU, _SAVE_CPU_END, _SAVE_NPU, _SAVE_NPU_END = rows.SAVE_CPU, rows.SAVE_CPU_END, rows.SAVE_NPU, rows.SAVE_NPU_END
 _GATE, _GATE_OPEN, _GATE_END, _UNMET = rows.GATE, rows.GATE_OPEN, rows.GATE_END, rows.UNMET
+_BUILD, _BUILD_END, _CALL, _CALL_END = rows.BUILD, rows.BUILD_END, rows.CALL, rows.CALL_END
 _UNMET_SAVE, _UNMET_GATE = rows.UNMET_SAVE, rows.UNMET_GATE
 _NEED_SAVE_CPU, _NEED_SAVE_NPU = DependencyKind.SAVE_CPU, DependencyKind.SAVE_NPU
 _NEED_GATE_CONDITION, _NEED_GATE_NPU = DependencyKind.GATE_CONDITION, DependencyKind.GATE_NPU
@@ -105,13 +106,17 @@ class SendView(_EventAt):
 
     def synchronize(self) -> None:
         """Block the send thread until the save's place in the compute stream is reached."""
-        event = self._events[self._index]
+        sending, index = self._sending, self._index
+        event = self._events[index]
+        if sending.layer >= 0:
+            sending.write_open()
         waits = not event.query()  # how long the call takes does not say: a busy core makes it long
-        begin = clock()
+        sending.begin = begin = clock()
         try:
             event.synchronize()
         finally:
-            self._sending.waited(self._index, begin, clock() if waits else begin)
+            sending.end = clock() if waits else begin
+            sending.layer = index
 
 
 class GateView:
@@ -188,16 +193,19 @@ class StoreView:
 
     def _timed(self, name: str) -> Callable[..., Any]:
         of, serving, parts = self._of, self._serving, self._parts
+        stamps, queue = serving.stamps, serving.queue
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             if parts:
                 serving.built(serving.finished(), clock())
-            serving.queue.waiting = False  # the task waits for nothing more
-            begin = clock()
+            if stamps[_CALL_END]:
+                serving.spill()
+            queue.waiting = False  # the task waits for nothing more
+            stamps[_CALL] = clock()
             try:
                 return getattr(of, name)(*args, **kwargs)  # looked up anew: it may have been replaced
             finally:
-                serving.called(begin, clock())
+                stamps[_CALL_END] = clock()
 
         return timed
 
@@ -212,26 +220,31 @@ class StoreView:
 
 def watch_builder(builder: Any, serving: Serving) -> None:
     """Let one builder of addresses record its spans; `build` calls `build_addrs`, and is one span then."""
-    build, build_addrs = builder.build, builder.build_addrs
+    build, build_addrs, stamps = builder.build, builder.build_addrs, serving.stamps
     inside = False
 
     def timed_build(*args: Any, **kwargs: Any) -> Any:
         nonlocal inside
-        begin, inside = clock(), True
+        if stamps[_BUILD_END]:
+            serving.spill()
+        inside = True
+        stamps[_BUILD] = clock()
         try:
             return build(*args, **kwargs)
         finally:
             inside = False
-            serving.built(begin, clock())
+            stamps[_BUILD_END] = clock()
 
     def timed_addrs(*args: Any, **kwargs: Any) -> Any:
         if inside:
             return build_addrs(*args, **kwargs)
-        begin = clock()
+        if stamps[_BUILD_END]:
+            serving.spill()
+        stamps[_BUILD] = clock()
         try:
             return build_addrs(*args, **kwargs)
         finally:
-            serving.built(begin, clock())
+            stamps[_BUILD_END] = clock()
 
     builder.build, builder.build_addrs = timed_build, timed_addrs
 

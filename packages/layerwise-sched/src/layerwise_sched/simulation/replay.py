@@ -2,9 +2,10 @@
 
 Taken from the recording: the compute thread's own times (from its stalls, boundaries and saves), transfers, builds,
 the send thread's puts, the threads' wake-ups and the plan. When the compute stream reached a place is known where a
-thread really waited for it; a wait that returned at once only says "not later". Where a layer has no such wait the
-median of its other steps stands in, else that of the other layers, and `Replayed.guessed` says how many did. A step
-with a dropped row, a failed task or an unfinished task is left out and counted.
+thread really waited for it, and where the sampler saw it not there and then there; a wait that returned at once only
+says "not later", and an event last seen incomplete "not earlier". Where a layer has no such wait the median of its
+other steps stands in, else that of the other layers, within those bounds, and `Replayed.guessed` says how many did. A
+step with a dropped row, a failed task or an unfinished task is left out and counted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SLACK_NS: Final = 20_000
 """Two stamps of different threads that are nearer than this say the same time."""
+SEEN_NS: Final = 1_000_000
+"""An event seen incomplete and, not later than this, complete, is known: it was in the middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,11 @@ def workload_of(run: Run) -> Replayed:
     for stream in streams:
         stream.measure(rests)
     attentions = _medians([stream.attentions for stream in streams])
+    busy = _medians([stream.busy(attentions, rests) for stream in streams], of_others=False)
     guessed = 0
     steps: list[StepTimes] = []
     for (reader, gap), stream in zip(readers, streams, strict=True):
-        attention, rest, missing = stream.fill(attentions, rests)
+        attention, rest, missing = stream.fill(attentions, rests, busy)
         steps.append(reader.times(attention, rest, stream.computed, gap))
         guessed += missing
     waiter = any(task.task.slot_waiter for task in run.tasks.values())
@@ -192,7 +196,7 @@ class _Stream:
     """When the compute stream was where, in one step, as far as that is known.
 
     reached: begin of each layer's attention; computed: its save event; ns, None where nobody really waited for it.
-    latest: not later than this, ns, for each `computed`.
+    latest: not later than this, ns, for each `computed`; until and since: not later and not earlier for each `reached`.
     """
 
     def __init__(self, step: _Step) -> None:
@@ -201,11 +205,16 @@ class _Stream:
         self.reached: list[int | None] = [None] * layers
         self.computed: list[int | None] = [None] * layers
         self.latest = [step.step.end] * layers
+        self.until = [step.step.end] * layers
+        self.since = [0] * layers
         self.attentions: list[int | None] = [None] * layers
         owner = {gate: layer for layer, (gate, _) in step.gate.items()}
         for task in step.tasks.values():
             if task.task.gate is not None and (layer := owner.get(task.task.gate)) is not None:
                 self.reached[layer] = _end(self.reached[layer], _waited(task, DependencyKind.GATE_NPU))
+                self.since[layer] = max(self.since[layer], task.unmet.get(DependencyKind.GATE_NPU, 0))
+                if (met := task.met.get(DependencyKind.GATE_NPU)) is not None:
+                    self.until[layer] = min(self.until[layer], met.at)
             if (source := task.task.source) is not None:
                 self.computed[source] = _end(self.computed[source], _waited(task, DependencyKind.SAVE_NPU))
                 if (met := task.met.get(DependencyKind.SAVE_NPU)) is not None:
@@ -254,9 +263,23 @@ class _Stream:
                 if following is not None and following - self.step.boundary(layer + 1) > SLACK_NS:
                     self.attentions[layer] = max(0, following - begin - rests[layer])
 
-    def fill(self, attentions: list[int], rests: list[int]) -> tuple[list[int], list[int], int]:
+    def busy(self, attentions: list[int], rests: list[int]) -> list[int | None]:
+        """Stream time between each layer's save and the next boundary, where the stream was seen busy at that."""
+        return self._run(attentions, rests, None)[2]
+
+    def fill(self, attentions: list[int], rests: list[int], busy: list[int]) -> tuple[list[int], list[int], int]:
         """Attention and rest of each layer, and how many attentions were stood in for."""
-        attended, rested, missing, at = [], [], 0, 0
+        attended, rested, _, missing = self._run(attentions, rests, busy)
+        return attended, rested, missing
+
+    def _run(
+        self, attentions: list[int], rests: list[int], busy: list[int] | None
+    ) -> tuple[list[int], list[int], list[int | None], int]:
+        """The stream from its first layer to its last."""
+        attended: list[int] = []
+        rested: list[int] = []
+        seen: list[int | None] = []
+        missing = at = 0
         for layer in range(self.layers):
             at = max(at, self.step.boundary(layer))
             time = self.attentions[layer]
@@ -265,10 +288,26 @@ class _Stream:
                 time = max(0, min(attentions[layer], self.latest[layer] - at))
             attended.append(time)
             at += time
-            seen = self.rests[layer] if layer + 1 < self.layers else self._last_rest(at)
-            rested.append(rests[layer] if seen is None else seen)
-            at += rested[-1]
-        return attended, rested, missing
+            seen.append(None)
+            if layer + 1 == self.layers:
+                last = self._last_rest(at)
+                rested.append(rests[layer] if last is None else last)
+                break
+            rest = self.rests[layer]
+            if rest is None:
+                rest = seen[-1] = self._busy_until_boundary(layer + 1, at)
+            if rest is None:
+                rest = rests[layer]
+                if busy is not None:
+                    rest = max(rest, min(busy[layer], self.until[layer + 1] - at))
+            rested.append(rest)
+            at += rest
+        return attended, rested, seen, missing
+
+    def _busy_until_boundary(self, layer: int, at: int) -> int | None:
+        """From `at` to when the stream reached the boundary of a layer, ns, where it was seen not there yet."""
+        reached = max(self.reached[layer] or 0, self.since[layer])
+        return reached - at if reached > max(at, self.step.boundary(layer) + SLACK_NS) else None
 
 
 def _waited(task: TaskRun, kind: DependencyKind) -> int | None:
@@ -280,6 +319,8 @@ def _waited(task: TaskRun, kind: DependencyKind) -> int | None:
     incomplete = task.unmet.get(kind)
     if incomplete is None:
         return None
+    if met is not None and met.proof is Proof.QUERY and 0 <= met.at - incomplete <= SEEN_NS:
+        return (incomplete + met.at) // 2
     return next((span.end for span in task.spans if span.code is code and span.begin <= incomplete <= span.end), None)
 
 
@@ -290,9 +331,9 @@ def _end(known: int | None, at: int | None) -> int | None:
     return min(known, at)
 
 
-def _medians(steps: list[list[int | None]]) -> list[int]:
+def _medians(steps: list[list[int | None]], *, of_others: bool = True) -> list[int]:
     """For each layer the median over the steps; where a layer was never seen, that of all others; 0 for none."""
-    everything = [value for values in steps for value in values if value is not None]
+    everything = [value for values in steps for value in values if value is not None and of_others]
     middle = round(statistics.median(everything)) if everything else 0
     found = []
     for layer in zip(*steps, strict=True):
