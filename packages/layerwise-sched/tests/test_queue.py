@@ -228,9 +228,9 @@ def test_an_item_that_cannot_be_described_is_a_barrier(caplog: pytest.LogCapture
     assert [made.get(), made.get(), made.get()] == [task(1), "odd", task(2)]
 
 
-@pytest.mark.parametrize("row", ["task", "put"])
+@pytest.mark.parametrize("enqueued", [True, False])
 def test_a_recorder_that_fails_costs_the_timeline_and_nothing_else(
-    row: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    enqueued: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     timeline = Timeline(64)
     made = make("fifo", timeline=timeline)
@@ -238,8 +238,11 @@ def test_a_recorder_that_fails_costs_the_timeline_and_nothing_else(
     def fail(*_arguments: object) -> None:
         raise MemoryError("planted")
 
-    monkeypatch.setattr(timeline.here, row, fail)
-    made.put(task(1))
+    if enqueued:
+        made.put(task(1))
+    monkeypatch.setattr(timeline.here, "put", fail)
+    if not enqueued:
+        made.put(task(1))
     assert made.get().layer == 1
     made.task_done()
     made.join()

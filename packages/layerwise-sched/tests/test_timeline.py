@@ -56,8 +56,8 @@ def test_the_storage_never_grows() -> None:
         ring.task(Task(number, 0, 0), 1)
         if number % 100 == 0:
             ring.take()
-    columns = [cell.cell_contents for cell in ring.task.__closure__ or () if isinstance(cell.cell_contents, list)]
-    assert [len(column) for column in columns] == [128] * 2
+    columns = [cell.cell_contents for cell in ring.put.__closure__ or () if isinstance(cell.cell_contents, list)]
+    assert [len(column) for column in columns] == [128]
     last = Task(7, 0, 0, requests=("only here",))
     ring.take()
     ring.task(last, 1)
@@ -117,7 +117,6 @@ def test_threads_have_rings_of_their_own() -> None:
         thread.join()
     timeline.local().event(Code.STEP, 2)
     assert sorted(ring.name for ring in timeline.rings) == sorted(["t0", "t1", "t2", threading.current_thread().name])
-    assert len({timeline.new_cid() for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize("kind", DependencyKind)

@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from layerwise_sched.legal import HOLD
-from layerwise_sched.timeline import Code, clock
+from layerwise_sched.timeline import ENQUEUE, Code, clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,7 @@ class TaskQueue(queue.Queue[Any]):
         self.tasks.append(task)
         if task is not None and self._timeline is not None:
             try:
-                self._timeline.here.task(task, len(self.tasks))
+                self._timeline.here.put((ENQUEUE, clock(), task, len(self.tasks)))
             except Exception:
                 self._drop_timeline()
 

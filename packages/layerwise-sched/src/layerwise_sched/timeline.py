@@ -16,7 +16,7 @@ import threading
 import time
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from layerwise_sched.model import DependencyKind
 
@@ -84,6 +84,10 @@ class Code(IntEnum):
     when the compute stream got there; of no length where the stream was there already."""
 
 
+ENQUEUE: Final = int(Code.ENQUEUE)
+"""A plain integer: a row holds no objects of a class, but for a task that is enqueued."""
+
+
 class Proof(IntEnum):
     """How the time of a MET row is known."""
 
@@ -100,25 +104,22 @@ class Proof(IntEnum):
 class Ring:
     """The rows of one thread. Only that thread calls `put`, `event`, `span` and `task`; only the drainer calls `take`.
 
-    rows: capacity, rounded up to a power of two. Memory is bounded by it: two preallocated columns, and a row's
-    integers until they are taken. `put` and `task` are closures over the columns, not methods: half the cost of a row.
+    rows: capacity, rounded up to a power of two. Memory is bounded by it: one preallocated column, and a row's
+    integers until they are taken. `put` is a closure over the column, not a method: half the cost of a row.
     """
 
-    __slots__ = ("_dropped", "capacity", "name", "put", "take", "task")
+    __slots__ = ("_dropped", "_take", "capacity", "name", "put")
 
-    put: Callable[[tuple[int, ...]], None]
-    """put(row): a row as `layerwise_sched.rows` defines it; dropped, and counted, where the ring is full."""
-    task: Callable[..., None]
-    """task(task, queued, at=None): ENQUEUE, and the task's facts for the drainer; both or neither."""
-    take: Callable[[], tuple[list[tuple[int, ...]], list[Task]]]
-    """take(): the rows written since the last call, and the tasks enqueued in them."""
+    put: Callable[[tuple[Any, ...]], None]
+    """put(row): a row as `layerwise_sched.rows` defines it, or (ENQUEUE, time, the Task itself, tasks queued); dropped,
+    and counted, where the ring is full."""
 
     def __init__(self, name: str, rows: int = 16_384) -> None:
         if rows < 1:
             raise ValueError(f"rows must be >= 1, got {rows!r}")
         self.name = name
         self.capacity = 1 << (rows - 1).bit_length()
-        self.put, self.task, self.take, self._dropped = _columns(self.capacity)
+        self.put, self._take, self._dropped = _column(self.capacity)
 
     def event(self, code: int, subject: int, value: int = 0, at: int | None = None) -> None:
         """A row of one event, now or with the time `at` (ns)."""
@@ -130,31 +131,37 @@ class Ring:
         self.put((code, begin, subject, until))
         return until
 
+    def task(self, task: Task, queued: int, at: int | None = None) -> None:
+        """ENQUEUE, and with it the task's facts for the drainer: both or neither."""
+        self.put((ENQUEUE, clock() if at is None else at, task, queued))
+
+    def take(self) -> tuple[list[tuple[int, ...]], list[Task]]:
+        """The rows written since the last call, of integers only, and the tasks enqueued in them."""
+        taken, found = self._take(), []
+        for place, row in enumerate(taken):
+            if row[0] == ENQUEUE:
+                _, at, task, queued = row
+                found.append(task)
+                taken[place] = ENQUEUE, at, task[0], queued
+        return taken, found
+
     @property
     def dropped(self) -> int:
         """Rows that did not fit."""
         return self._dropped()
 
 
-def _columns(
+def _column(
     capacity: int,
-) -> tuple[
-    Callable[[tuple[int, ...]], None],
-    Callable[..., None],
-    Callable[[], tuple[list[tuple[int, ...]], list[Task]]],
-    Callable[[], int],
-]:
-    """The writers and the reader of one ring.
+) -> tuple[Callable[[tuple[Any, ...]], None], Callable[[], list[tuple[Any, ...]]], Callable[[], int]]:
+    """The writer and the reader of one ring, and how much was dropped.
 
     The ring is written lap by lap, row `write` of the lap that began at row `base`, until `stop`: there the writer asks
     how far the reader is. A row costs one comparison, one assignment into a column that is there, and one addition. No
     lock: each variable has one writer. `write` moves when the row is in place; a new lap sets `write` before `base`,
     and the reader reads `base` before `write`, so that it sees too little at most.
     """
-    rows: list[tuple[int, ...]] = [()] * capacity
-    tasks: list[Task | None] = [None] * capacity
-    now = clock
-    enqueue = int(Code.ENQUEUE)
+    rows: list[tuple[Any, ...]] = [()] * capacity
     base = write = read = dropped = 0
     stop = capacity
 
@@ -169,37 +176,25 @@ def _columns(
         dropped += 1
         return False
 
-    def put(row: tuple[int, ...]) -> None:
+    def put(row: tuple[Any, ...]) -> None:
         nonlocal write
         if write == stop and not room():
             return
         rows[write] = row
         write += 1
 
-    # Repeats the body of `put`: a call less.
-    def task(enqueued: Task, queued: int, at: int | None = None) -> None:
-        nonlocal write
-        if write == stop and not room():
-            return
-        tasks[write] = enqueued
-        rows[write] = (enqueue, now() if at is None else at, enqueued[0], queued)
-        write += 1
-
-    def take() -> tuple[list[tuple[int, ...]], list[Task]]:
+    def take() -> list[tuple[Any, ...]]:
         nonlocal read
         lap = base
         end = max(read, lap + write)
-        taken: list[tuple[int, ...]] = []
-        found: list[Task] = []
+        taken: list[tuple[Any, ...]] = []
         for first, last in _parts(read, end, capacity):
             taken += rows[first:last]
-            found += [kept for kept in tasks[first:last] if kept is not None]
             rows[first:last] = [()] * (last - first)
-            tasks[first:last] = [None] * (last - first)
         read = end
-        return taken, found
+        return taken
 
-    return put, task, take, lambda: dropped
+    return put, take, lambda: dropped
 
 
 def _parts(begin: int, end: int, size: int) -> list[tuple[int, int]]:
@@ -224,11 +219,11 @@ class Record(NamedTuple):
 
 
 class Here(threading.local):
-    """The calling thread's ring, made and named after the thread at first use: `ring`, and its `put` and `task`."""
+    """The calling thread's ring, made and named after the thread at first use, and its `put`."""
 
     def __init__(self, timeline: Timeline) -> None:
-        ring = timeline.ring(threading.current_thread().name)
-        self.ring, self.put, self.task = ring, ring.put, ring.task
+        self.ring = timeline.ring(threading.current_thread().name)
+        self.put = self.ring.put
 
 
 class Timeline:
@@ -247,18 +242,11 @@ class Timeline:
         self._rings: list[Ring] = []
         self._lock = threading.Lock()
         self.closing: list[Callable[[], None]] = []
-        self._next_cid = 0
 
     @cached_property
     def here(self) -> Here:
         """See the class."""
         return Here(self)
-
-    def new_cid(self) -> int:
-        """A correlation id that no other task of this process has. Called by the compute thread only."""
-        cid = self._next_cid
-        self._next_cid = cid + 1
-        return cid
 
     def policy(self, name: str, fallback: bool = False) -> None:
         """Note that another policy is in force, or that a fault ended one (`fallback`). Rare, so it may allocate."""

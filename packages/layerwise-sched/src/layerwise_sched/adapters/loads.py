@@ -16,9 +16,10 @@ from layerwise_sched.adapters.recorder import Computing, Recorder, Sending, Serv
 from layerwise_sched.dispatch import Dispatcher
 from layerwise_sched.model import DataPath, DependencyKind, LayerPlan, Task, owner_chains, task_of
 from layerwise_sched.policy import make_policy
+from layerwise_sched.rows import DEQUEUED
 from layerwise_sched.sampler import Sampler
 from layerwise_sched.task_queue import TaskQueue
-from layerwise_sched.timeline import Code
+from layerwise_sched.timeline import NO_TASK, Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,7 +146,13 @@ class Loads:
         """The Task of upstream's `LayerLoadTask`. Called by the compute thread, in `put`."""
         transfers = data.transfer_tasks
         layer = data.layer_id
-        gate = data.attention_start_gate
+        gate, gate_id = data.attention_start_gate, None
+        if gate is not None:
+            mark: GateMark | None = gate.__dict__.get("_layerwise")
+            if mark is None:
+                mark = self._new_mark(gate)
+            gate_id = mark.ident
+            self._gates[gate_id] = gate
         if len(transfers) == 1:
             groups = (transfers[0].group_id,)
         else:
@@ -168,7 +175,7 @@ class Loads:
                 layer,
                 RANGE if key_major else plan.path,
                 data.wait_for_save_layer,
-                None if gate is None else self._gate_id(gate),
+                gate_id,
                 plan.chains[layer] if layer < plan.num_layers else -1,
                 groups,
                 requests,
@@ -178,13 +185,6 @@ class Loads:
                 getattr(receiver, "external_slot_release_waiter", None) is not None,
             )
         )
-
-    def _gate_id(self, gate: Any) -> int:
-        mark: GateMark | None = gate.__dict__.get("_layerwise")
-        if mark is None:
-            mark = self._new_mark(gate)
-        self._gates[mark.ident] = gate
-        return mark.ident
 
     def _new_mark(self, gate: Any) -> GateMark:
         return mark_gate(gate, self.numbers.new_gate(), self.worker.current_layer, self)
@@ -293,6 +293,8 @@ class Loads:
 def _handling(handle: Callable[[Any], None], queue: TaskQueue, serving: Serving) -> Callable[[Any], None]:
     """The receive thread's handler: the gate of each task is looked at, and a failure noted."""
 
+    stamps = serving.stamps
+
     def handling(data: Any) -> None:
         task = queue.current
         if task is not None:
@@ -307,7 +309,9 @@ def _handling(handle: Callable[[Any], None], queue: TaskQueue, serving: Serving)
                 serving.recorder.event(Code.FAILED, task.cid)
             raise
         finally:
-            serving.over()
+            queue.waiting = False
+            if serving.cid != NO_TASK or any(stamps[DEQUEUED:]):  # not done, or an item without a task
+                serving.over()
 
     return handling
 

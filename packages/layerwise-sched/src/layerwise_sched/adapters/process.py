@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from layerwise_sched.spool import Spool
 from layerwise_sched.timeline import Timeline
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from layerwise_sched.adapters.loads import Loads
     from layerwise_sched.config import Config
 
@@ -31,22 +34,12 @@ class Numbers:
             self.spool = Spool(self.timeline, config.timeline, facts=facts)
             self.spool.start()
             atexit.register(self.spool.close)
-        self._cid = self._step = self._gate = -1
-
-    def new_cid(self) -> int:
+        self.new_cid: Callable[[], int] = count().__next__
         """A correlation id that no other task of this process and folder has."""
-        self._cid += 1
-        return self._cid
-
-    def new_step(self) -> int:
+        self.new_step: Callable[[], int] = count().__next__
         """The number of a forward pass."""
-        self._step += 1
-        return self._step
-
-    def new_gate(self) -> int:
+        self.new_gate: Callable[[], int] = count().__next__
         """The id of an attention gate."""
-        self._gate += 1
-        return self._gate
 
 
 class Control:

@@ -29,9 +29,8 @@ _SAVE_SET, _SAVE_RECORDED, _GATE_RECORDED = int(Code.SAVE_SET), int(Code.SAVE_RE
 _RECEIVED, _LAYER, _SAVED = rows.PACKED_RECEIVED, rows.PACKED_LAYER, rows.PACKED_SAVED
 _CID, _PLACE, _DEQUEUED, _DONE, _QUEUED = rows.CID, rows.PLACE, rows.DEQUEUED, rows.DONE, rows.QUEUED
 _BUILD, _BUILD_END, _CALL_END = rows.BUILD, rows.BUILD_END, rows.CALL_END
-_SAVE_CPU_END, _GATE_END = rows.SAVE_CPU_END, rows.GATE_END
 _EMPTY = [0] * (rows.RECEIVED_WIDTH - _PLACE)
-_TIMES = (_DEQUEUED, _SAVE_CPU_END, rows.SAVE_NPU_END, _BUILD_END, _GATE_END, _CALL_END)
+_TIMES = (_DEQUEUED, rows.SAVE_CPU_END, rows.SAVE_NPU_END, _BUILD_END, rows.GATE_END, _CALL_END)
 
 
 def _nowhere(row: tuple[int, ...]) -> None:
@@ -159,13 +158,9 @@ class Serving(_Writer):
                 self.recorder.put(row)
 
     def over(self) -> None:
-        """The handler is left."""
-        stamps = self.stamps
-        self.queue.waiting = False
-        # Behind `task_done` nothing is stamped, unless by an item without a task.
-        if self.cid != NO_TASK or stamps[_BUILD_END] or stamps[_CALL_END] or stamps[_SAVE_CPU_END] or stamps[_GATE_END]:
-            self.write_open()
-            self.cid = stamps[_CID] = NO_TASK
+        """The handler is left, and what is stamped is in no row yet."""
+        self.write_open()
+        self.cid = self.stamps[_CID] = NO_TASK
         self.missing = None
 
 
