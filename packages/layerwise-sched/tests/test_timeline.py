@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -176,6 +176,27 @@ def test_a_killed_processs_spool_is_read_as_far_as_it_is_whole(tmp_path: Path) -
     assert 0 < len(cut.records) < len(whole.records)
     assert len(cut.tasks) == len(whole.tasks) - 1
     assert cut.run().orphans > 0 or len(cut.run().complete) < len(whole.run().complete)
+
+
+def test_a_process_killed_behind_a_new_threads_rows_leaves_them_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline = Timeline(64)
+    spool = Spool(timeline, tmp_path)
+    timeline.ring("compute").event(Code.STEP, 0, 1, at=5)
+    spool.flush()
+    timeline.ring("receive").event(Code.STEP, 1, 1, at=6)
+    write, written = spool._write_meta, (spool.path / "rows.bin").stat().st_size
+
+    def killed(rings: Any) -> None:
+        if (spool.path / "rows.bin").stat().st_size > written:
+            raise KeyboardInterrupt
+        write(rings)
+
+    monkeypatch.setattr(spool, "_write_meta", killed)
+    with pytest.raises(KeyboardInterrupt):
+        spool.flush()
+    assert [(row.t, row.thread) for row in read(spool.path).records] == [(5, "compute"), (6, "receive")]
 
 
 def test_files_of_others_are_checked(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from layerwise_sched.model import LayerPlan, Task
-    from layerwise_sched.timeline import Timeline
+    from layerwise_sched.timeline import Ring, Timeline
 
 logger = logging.getLogger(__name__)
 FORMAT: Final = 2
@@ -46,6 +46,7 @@ class Spool:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._failed = False
+        self._named = -1  # rings that the meta file names
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / "rows.bin").write_bytes(b"")
         (self.path / "tasks.jsonl").write_text("", encoding="utf-8")
@@ -84,14 +85,19 @@ class Spool:
         self.flush()
 
     def _write(self) -> None:
+        rings = self.timeline.rings
+        if len(rings) != self._named:  # first: a killed process is to leave no row of a ring that has no name
+            self._write_meta(rings)
         with (
             (self.path / "rows.bin").open("ab") as rows,
             (self.path / "tasks.jsonl").open("a", encoding="utf-8") as tasks,
         ):
-            for number, ring in enumerate(self.timeline.rings):
+            for number, ring in enumerate(rings):
                 taken, found = ring.take()
                 # Tasks first: a row may then lack its neighbours when the process is killed, never its task.
-                tasks.writelines(json.dumps(task_row(task)) + "\n" for task in found)
+                if found:
+                    tasks.writelines(json.dumps(task_row(task)) + "\n" for task in found)
+                    tasks.flush()
                 if taken:
                     cells = list(chain.from_iterable(taken))
                     chunk = array.array("q", [number, len(cells)])
@@ -99,11 +105,14 @@ class Spool:
                     if sys.byteorder == "big":
                         chunk.byteswap()
                     rows.write(chunk.tobytes())
+        self._write_meta(rings)
+
+    def _write_meta(self, rings: tuple[Ring, ...]) -> None:
         meta = {
             "format": FORMAT,
             "pid": os.getpid(),
             "offset_ns": self.timeline.offset_ns,
-            "rings": [ring.name for ring in self.timeline.rings],
+            "rings": [ring.name for ring in rings],
             "dropped": self.timeline.dropped,
             "policies": self.timeline.policies,
             "plan": None if self.timeline.plan is None else plan_row(self.timeline.plan),
@@ -112,6 +121,7 @@ class Spool:
         partial = self.path / "meta.json.partial"
         partial.write_text(json.dumps(meta) + "\n", encoding="utf-8")
         partial.replace(self.path / "meta.json")
+        self._named = len(rings)
 
 
 def task_row(task: Task) -> dict[str, Any]:
