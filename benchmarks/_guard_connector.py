@@ -1,4 +1,5 @@
-"""A KV connector without a store: it claims tokens of some prompts, loads them later, and sometimes fails.
+"""A KV connector without a store: it claims tokens of some prompts, loads them later or in the step that uses them, and
+sometimes fails.
 
 The scheduler's side is a real `KVConnectorBase_V1`; `WORKER` plays the worker's side inside the same process.
 """
@@ -24,6 +25,7 @@ class Load:
     first_block: int
     first_token: int
     num_tokens: int
+    inside: bool = False  # in the step that uses it
 
 
 @dataclass
@@ -35,13 +37,17 @@ class Metadata(KVConnectorMetadata):
 
 
 class RandomConnector(KVConnectorBase_V1):
-    """Claims a random number of tokens for about a third of the requests, always to be loaded asynchronously."""
+    """Claims a random number of tokens for about a third of the requests, to be loaded asynchronously; with `inside` in
+    its extra configuration, two in three of them in the step that uses them.
+    """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         self._draw = random.Random(len(repr(role)))
         self._seen: set[str] = set()
         self._begin: list[Load] = []
+        self._inside = bool(vllm_config.kv_transfer_config.kv_connector_extra_config.get("inside"))
+        self._now: set[str] = set()  # requests whose load is inside
 
     # -- scheduler's side ------------------------------------------------------------------------------------------
 
@@ -51,7 +57,10 @@ class RandomConnector(KVConnectorBase_V1):
         claimed = (request.num_tokens - 1 - num_computed_tokens) // BLOCK * BLOCK
         if claimed <= 0 or self._draw.random() > 0.35:
             return 0, False
-        return self._draw.randrange(1, claimed // BLOCK + 1) * BLOCK, True
+        tokens = self._draw.randrange(1, claimed // BLOCK + 1) * BLOCK
+        inside = self._inside and self._draw.random() < 0.67
+        (self._now.add if inside else self._now.discard)(request.request_id)
+        return tokens, not inside
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if not num_external_tokens:
@@ -62,7 +71,8 @@ class RandomConnector(KVConnectorBase_V1):
         # The blocks of the whole row: the last `num_external_tokens` of what is allocated so far are loaded.
         first = have // BLOCK - num_external_tokens // BLOCK
         load = row[first : first + num_external_tokens // BLOCK]
-        self._begin.append(Load(request.request_id, load, first, first * BLOCK, num_external_tokens))
+        name = request.request_id
+        self._begin.append(Load(name, load, first, first * BLOCK, num_external_tokens, name in self._now))
 
     def build_connector_meta(self, scheduler_output: Any) -> Metadata:
         begin, self._begin = self._begin, []
@@ -87,23 +97,29 @@ class RandomConnector(KVConnectorBase_V1):
 
 
 class Worker:
-    """Ends loads some steps later; one block in ten loads cannot be read."""
+    """Ends loads some steps later, or at once; one block in ten loads cannot be read, in five where they are inside."""
 
     def __init__(self) -> None:
         self.open: dict[str, Load] = {}
         self.just_ended: set[str] = set()
+        self.failed_inside = 0
 
     def step(self, metadata: Metadata, draw: random.Random) -> KVConnectorOutput | None:
+        inside = [load for load in metadata.started if load.inside]
         for load in metadata.started:
-            self.open[load.req_id] = load
+            if not load.inside:
+                self.open[load.req_id] = load
+        bad = {draw.choice(load.blocks) for load in inside if draw.random() < 0.2}
+        self.failed_inside += len(bad)
+        self.just_ended |= {load.req_id for load in inside}
         ended = [name for name in self.open if draw.random() < 0.4]
         invalid = {draw.choice(self.open[name].blocks) for name in ended if draw.random() < 0.1}
         for name in ended:
             del self.open[name]
         self.just_ended |= set(ended)
-        if not ended:
+        if not ended and not bad:
             return None
-        return KVConnectorOutput(finished_recving=set(ended), invalid_block_ids=invalid)
+        return KVConnectorOutput(finished_recving=set(ended), invalid_block_ids=invalid | bad)
 
 
 WORKER = Worker()
@@ -127,5 +143,5 @@ def facts_of(metadata: Metadata) -> Any:
         )
         for load in metadata.started
     ]
-    waiting = {load.req_id: [load.blocks] for load in metadata.started}
+    waiting = {load.req_id: [load.blocks] for load in metadata.started if not load.inside}
     return ConnectorFacts("RandomConnector", started, frozenset(f"load {name}" for name in done), waiting=waiting)

@@ -49,6 +49,7 @@ SEGMENTS: dict[str, dict[str, Any]] = {
     "drafts": {"groups": ["full"], "pool": 36, "drafts": 3},
     "drafts-async": {"groups": ["full"], "pool": 36, "drafts": 3, "async": True},
     "loads": {"groups": ["full"], "pool": 40, "loads": True},
+    "loads-inside": {"groups": ["full"], "pool": 40, "loads": True, "inside": True},
     "loads-async": {"groups": ["full"], "pool": 40, "loads": True, "async": True},
     "interpreted": {"groups": ["full", "sliding"], "pool": 120, "kernels": "interpreter"},
 }
@@ -110,6 +111,7 @@ class Run:
                 "rejected",
                 "loaded",
                 "failed",
+                "failed_inside",
                 "planted",
                 "missed",
             ),
@@ -256,6 +258,7 @@ class Run:
         if ended is not None:
             self.counts["loaded"] += len(ended.finished_recving or ())
             self.counts["failed"] += len(ended.invalid_block_ids)
+            self.counts["failed_inside"] = WORKER.failed_inside
 
 
 def mode_of(name: str) -> str:
@@ -302,7 +305,12 @@ def run_job(job: dict[str, Any]) -> dict[str, Any] | None:
     target = folder / f"{name}-{seed}.json"
     if target.exists():
         return None
-    segment = {**SEGMENTS[name], "replay": folder / "replay", "fault_every": job.get("fault_every")}
+    segment = {
+        **SEGMENTS[name],
+        "replay": folder / "replay",
+        "fault_every": job.get("fault_every"),
+        "stale": job.get("stale"),
+    }
     if segment.get("loads"):
         import _guard_connector
 

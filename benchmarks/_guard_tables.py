@@ -27,6 +27,7 @@ def engine_config(segment: dict[str, Any]) -> Any:
             "kv_connector_module_path": "_guard_connector",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"inside": bool(segment.get("inside"))},
         }
     if segment.get("drafts"):
         draft = str(models.build("eagle"))
@@ -104,6 +105,7 @@ class Tables:
             kind = AscendBlockTables
         groups = len(caches.kv_cache_groups)
         self.rows = segment.get("seats", 4) + 8
+        self.stale = bool(segment.get("stale"))  # a planted fault: the runner's count is not taken back
         arguments: dict[str, Any] = {
             "block_sizes": [BLOCK] * groups,
             "max_num_reqs": self.rows,
@@ -140,6 +142,10 @@ class Tables:
         for name, rows in updates.items():
             if name in self.index:
                 self.tables.append_block_ids(self.index[name], rows, overwrite=True)
+        for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            # Behind a load that failed in its step the scheduler takes the request back, and a right runner follows.
+            if not self.stale:
+                self.computed[name] = min(self.computed[name], computed)
         for name, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if blocks is not None and name not in updates:
                 self.tables.append_block_ids(self.index[name], blocks, overwrite=False)

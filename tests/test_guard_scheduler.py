@@ -22,7 +22,7 @@ def run(folder: Path, **job: object) -> dict:
     return json.loads(result.read_text())
 
 
-@pytest.mark.parametrize("segment", ["sliding-async", "drafts-async", "loads", "ascend"])
+@pytest.mark.parametrize("segment", ["sliding-async", "drafts-async", "loads", "loads-inside", "ascend"])
 def test_silent_on_real_plans_and_not_blind(tmp_path: Path, segment: str) -> None:
     result = run(tmp_path, segment=segment, steps=600, fault_every=3)
     assert result["steps"] == 600
@@ -30,7 +30,17 @@ def test_silent_on_real_plans_and_not_blind(tmp_path: Path, segment: str) -> Non
     assert result["missed"] == 0
     # The right plans were asserted clean one by one: every finding is of a planted copy.
     assert result["false_alarms"] == result["planted"]
-    if segment == "loads":
+    if segment.startswith("loads"):
         assert result["loaded"] > 5
+    if segment == "loads-inside":
+        assert result["failed_inside"] > 2
     if segment.startswith("drafts"):
         assert result["rejected"] > 100
+
+
+def test_a_count_that_is_not_taken_back_behind_a_failed_load_is_found(tmp_path: Path) -> None:
+    """What upstream's runner does (repro/kv-load-rejected.py), in plans that are right otherwise."""
+    result = run(tmp_path, segment="loads-inside", steps=600, stale=True)
+    assert result["failed_inside"] > 2
+    assert result["false_alarms"] > 10
+    assert {"POS", "LEN", "SLOT"} <= set(result["violations"])
