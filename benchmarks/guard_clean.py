@@ -148,8 +148,9 @@ def summary(out: Path, seed: int) -> int:
         "mirror_bytes_per_block": round(per_block, 1),
         "mirror_growth_bytes": max((row["mirror_bytes"] - row["mirror_bytes_early"] for row in scheduler), default=0),
     }
-    for name in ("tokens", "preempted", "aborted", "drafted", "rejected", "loaded", "failed", "prefix_tokens"):
-        figures[f"scheduler_{name}"] = sum(row[name] for row in scheduler)
+    counted = ("tokens", "preempted", "aborted", "drafted", "rejected", "loaded", "failed", "failed_inside")
+    for name in (*counted, "prefix_tokens"):
+        figures[f"scheduler_{name}"] = sum(row.get(name, 0) for row in scheduler)
     # The guard's own memory must not grow after a run's first 2,000 steps, however many follow.
     passed = figures["false_alarms"] == 0 and all(figures[name] >= least for name, least in TARGETS.items())
     rows = [{"part": "scheduler", **row} for row in scheduler] + [{"part": "engine", **row} for row in engine["rows"]]
