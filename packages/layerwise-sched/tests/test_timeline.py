@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layerwise_sched import DependencyKind, Task, TimelineError, make_policy
+from layerwise_sched import DataPath, DependencyKind, Task, TimelineError, make_policy
 from layerwise_sched.runs import assemble
 from layerwise_sched.simulation import Spec, generate, simulate
-from layerwise_sched.spool import Spool
+from layerwise_sched.spool import Spool, task_lines, task_row
 from layerwise_sched.timeline import Code, Proof, Ring, Timeline, met, split_met
-from layerwise_sched.timeline_file import find_timelines, read, seal
+from layerwise_sched.timeline_file import find_timelines, make_task, read, seal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,6 +199,32 @@ def test_a_process_killed_behind_a_new_threads_rows_leaves_them_readable(
     assert [(row.t, row.thread) for row in read(spool.path).records] == [(5, "compute"), (6, "receive")]
 
 
+@given(
+    st.lists(
+        st.builds(
+            Task,
+            *[st.integers(0, 2**40)] * 3,
+            path=st.sampled_from(DataPath),
+            source=st.none() | st.integers(0, 99),
+            gate=st.none() | st.integers(0, 2**40),
+            chain=st.integers(-1, 99),
+            groups=st.lists(st.integers(0, 9), max_size=3).map(tuple),
+            requests=st.lists(st.text(max_size=5), max_size=3).map(tuple),
+            has_io=st.booleans(),
+            final=st.booleans(),
+            key_major=st.booleans(),
+            slot_waiter=st.booleans(),
+        ),
+        max_size=4,
+    )
+)
+def test_a_tasks_line_is_its_json(tasks: list[Task]) -> None:
+    lines = list(task_lines(tasks))
+    assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines)
+    assert [make_task(json.loads(line), "here") for line in lines] == tasks
+    assert [json.loads(line) for line in lines] == [json.loads(json.dumps(task_row(task))) for task in tasks]
+
+
 def test_files_of_others_are_checked(tmp_path: Path) -> None:
     spooled(tmp_path)
     (folder,) = find_timelines(tmp_path)
@@ -231,7 +257,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
 ) -> None:
     timeline = Timeline(64)
     spool = Spool(timeline, tmp_path)
-    monkeypatch.setattr("layerwise_sched.spool.task_row", lambda task: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("layerwise_sched.spool.task_lines", lambda tasks: (_ for _ in ()).throw(OSError("disk full")))
     timeline.local().task(Task(0, 0, 0), 1)
     spool.flush()
     assert "ends here" in caplog.text

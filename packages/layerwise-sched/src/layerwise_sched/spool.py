@@ -18,8 +18,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from layerwise_sched.model import Task
+
 if TYPE_CHECKING:
-    from layerwise_sched.model import LayerPlan, Task
+    from collections.abc import Iterable, Iterator
+
+    from layerwise_sched.model import LayerPlan
     from layerwise_sched.timeline import Ring, Timeline
 
 logger = logging.getLogger(__name__)
@@ -96,7 +100,7 @@ class Spool:
                 taken, found = ring.take()
                 # Tasks first: a row may then lack its neighbours when the process is killed, never its task.
                 if found:
-                    tasks.writelines(json.dumps(task_row(task)) + "\n" for task in found)
+                    tasks.writelines(task_lines(found))
                     tasks.flush()
                 if taken:
                     cells = list(chain.from_iterable(taken))
@@ -127,6 +131,25 @@ class Spool:
 def task_row(task: Task) -> dict[str, Any]:
     """A task as JSON has it."""
     return task._asdict()
+
+
+_LINE: Final = "{" + ", ".join(f'"{name}": ' + ('"%s"' if name == "path" else "%s") for name in Task._fields) + "}\n"
+_WORDS: Final = {True: "true", False: "false"}
+
+
+def task_lines(tasks: Iterable[Task]) -> Iterator[str]:
+    """`task_row` of each task as a line of JSON. A quarter of the encoder's time: most of what the drainer does."""
+    requests: tuple[str, ...] = ()
+    names = "[]"
+    for task in tasks:
+        if task.requests is not requests:  # those of a step's tasks are the same, and the only text that is not ours
+            requests = task.requests
+            names = json.dumps(requests)
+        cid, step, layer, path, source, gate, chain, groups, _, *flags = task
+        yield _LINE % (
+            cid, step, layer, path, "null" if source is None else source, "null" if gate is None else gate,
+            chain, list(groups), names, *map(_WORDS.__getitem__, flags),
+        )  # fmt: skip
 
 
 def plan_row(plan: LayerPlan) -> dict[str, Any]:
