@@ -3,8 +3,9 @@
 ``python _guard_scheduler.py JOB.json``. The job: ``folder``, ``seed``, ``steps``, ``segment``. Expectation: the
 scheduler's own SchedulerOutput, by the adapter's reader. Observation: block tables and slots by the release's own
 `BlockTables` (core or vllm-ascend) with its own append, gather and slot kernels; positions and lengths by a request
-state that follows the sampled output, as the runner's device state does. Nothing is read out of the guard. Everything
-is drawn from the seed. A result is one file; one that is there is not run again.
+state that follows the sampled output, as the runner's device state does, and, behind a load that failed in its step,
+the scheduler. Nothing is read out of the guard. Everything is drawn from the seed. A result is one file; one that is
+there is not run again.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ class Tables:
             kind = AscendBlockTables
         groups = len(caches.kv_cache_groups)
         self.rows = segment.get("seats", 4) + 8
-        self.stale = bool(segment.get("stale"))  # a planted fault: the runner's count is not taken back
+        # Else the runner's count is its own; `stale` plants the fault that it is not taken back.
+        self.follows = bool(segment.get("inside")) and not segment.get("stale")
         arguments: dict[str, Any] = {
             "block_sizes": [BLOCK] * groups,
             "max_num_reqs": self.rows,
@@ -144,7 +145,7 @@ class Tables:
                 self.tables.append_block_ids(self.index[name], rows, overwrite=True)
         for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
             # Behind a load that failed in its step the scheduler takes the request back, and a right runner follows.
-            if not self.stale:
+            if self.follows:
                 self.computed[name] = min(self.computed[name], computed)
         for name, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if blocks is not None and name not in updates:

@@ -27,6 +27,7 @@ import queue
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import timeit
 from itertools import chain
@@ -165,8 +166,8 @@ def recorder_us(blocks: int, tasks: int) -> Recorded:
     from layerwise_sched.model import DataPath, task_of
     from layerwise_sched.timeline import ENQUEUE
 
-    now, path, groups, requests, cid = time.perf_counter_ns, DataPath.GVA, (0,), ("request-0",), 0
-    enqueue = ENQUEUE
+    now, path, request, cid = time.perf_counter_ns, DataPath.GVA, "request-0", 0
+    enqueue, group, ident = ENQUEUE, 0, threading.get_ident
     found = Recorded([], [], [], [], [])
     with tempfile.TemporaryDirectory() as folder:
         numbers = timeline_without_a_drainer(folder)
@@ -180,7 +181,7 @@ def recorder_us(blocks: int, tasks: int) -> Recorded:
             began = time.thread_time_ns()
             for _ in range(tasks):
                 cid += 1
-                task = task_of((cid, 7, 5, path, 2, 84, 2, groups, requests, True, False, False, False))
+                task = task_of((cid, 7, 5, path, 2, 84, 2, (group,), (request,), True, False, False, False))
                 here.put((enqueue, now(), task, 3))  # the compute thread: its queue writes as here
                 computing.stalled(5, now())
                 computing.gate = mark
@@ -190,6 +191,7 @@ def recorder_us(blocks: int, tasks: int) -> Recorded:
                 computing.saved(5, now())
                 sending.begin = now()  # the send thread: its view stamps as here
                 sending.end = now()
+                sending.thread = ident()
                 sending.layer = 2
                 sending.save_set(7, 2)
                 serving.taken(task, 0)  # the receive thread: its views stamp as here

@@ -49,6 +49,10 @@ def main() -> None:
             same = sum(a == b for a, b in zip(right, seen["tokens"], strict=True))
             what = "in the step that uses it" if load == "sync" else "before the request runs"
             how = "asynchronous" if scheduling else "synchronous"
+            if (seen["claimed"], seen["rejected"]) != (2, 2):
+                raise SystemExit(
+                    f"the connector claimed {seen['claimed']} and rejected {seen['rejected']} loads, not 2"
+                )
             faulty = {"faulty": True} if load == "sync" else {}
             rows.append(
                 {"what": f"load rejected {what}, {how} scheduling: tokens", "expected": "4 of 4 requests as computed",

@@ -49,6 +49,11 @@ def run(spec: dict[str, Any], model: str) -> dict[str, Any]:
         result["error"] = f"{type(error).__name__}: {error}"[:3000]
     result["signatures"] = [[*key, number] for key, number in guard.guard.signatures().items()]
     result["audits"] = guard.guard.stats.to_json()["counts"]["audits"]
+    if spec.get("load"):
+        from guard_rejecting_connector import COUNTS
+
+        result |= COUNTS
+        COUNTS.update(claimed=0, rejected=0)
     llm.llm_engine.engine_core.shutdown()
     return result
 

@@ -16,6 +16,9 @@ class Claims(KVConnectorMetadata):
     loads: list[tuple[str, list[int]]] = field(default_factory=list)
 
 
+COUNTS = {"claimed": 0, "rejected": 0}
+
+
 class RejectingConnector(KVConnectorBase_V1):
     """Claims the whole blocks of every second prompt, once, and cannot load the first of them."""
 
@@ -37,6 +40,7 @@ class RejectingConnector(KVConnectorBase_V1):
         if num_external_tokens:
             self._seen.add(request.request_id)
             (row,) = blocks.get_block_ids()
+            COUNTS["claimed"] += 1
             self._claims.append((request.request_id, list(row[: num_external_tokens // BLOCK])))
 
     def build_connector_meta(self, scheduler_output: Any) -> Claims:
@@ -61,6 +65,7 @@ class RejectingConnector(KVConnectorBase_V1):
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         bad, self._bad = self._bad, set()
+        COUNTS["rejected"] += len(bad)
         return bad
 
     def wait_for_layer_load(self, layer_name: str) -> None:

@@ -309,6 +309,28 @@ def test_a_save_is_one_row_of_the_send_thread_and_one_event_where_it_did_not_wai
     assert there.value == there.t, "it did not"
 
 
+def test_a_save_that_another_thread_sets_is_not_the_send_threads() -> None:
+    """Where a layer has nothing to save the compute thread sets its event, also while the send thread is in a put."""
+    rig = Rig()
+    rig.records()
+
+    def send() -> None:
+        rig.sender.sync_save_events[1].synchronize()
+
+    thread = threading.Thread(target=send, name="send")
+    thread.start()
+    thread.join(30)
+    rig.saves[1].set()
+    thread = threading.Thread(target=rig.save, args=(2,), name="send-again")
+    thread.start()
+    thread.join(30)
+    found = {(row.code, row.subject): row.thread for row in rig.records()[0]}
+    assert found[Code.SAVE_SET, 1] == threading.current_thread().name
+    assert found[Code.SAVE_SET, 2] == "send-again"
+    assert found[Code.SEND_WAIT, 2] == "send-again"
+    assert (Code.SEND_WAIT, 1) in found
+
+
 def test_a_gate_goes_with_its_last_holder_and_waits_for_no_collection() -> None:
     rig, gate = Rig(), Gate()
     rig.loads.name_gate(gate)
@@ -350,23 +372,25 @@ def test_a_writer_that_fails_in_the_middle_ends_the_recording_of_all(
 ) -> None:
     rig = Rig()
 
-    def layer() -> set[str]:
+    def layer() -> set[Code]:
+        """What a layer of every thread writes."""
+        gate = Gate()
         rig.loads.stalled(0, time.perf_counter_ns())
+        rig.loads.name_gate(gate)
+        rig.put(4, gate)
+        gate.record()
         rig.loads.save_recorded(0, time.perf_counter_ns())
-        served(rig)
-        return {ring.name for ring in rig.timeline.rings if ring.take()[0]}
+        rig.save(1)
+        rig.receive()
+        return {Code(row.code) for row in rig.records()[0]}
 
     def broken(row: tuple[int, ...]) -> None:
         raise MemoryError("planted")
 
-    layer()
+    assert {Code.ENQUEUE, Code.STALL, Code.SAVE_RECORDED, Code.SAVE_SET, Code.DONE} <= layer()
     getattr(rig.loads, writer).put = broken
     layer()
-    rig.records()
-    layer()
-    rig.receiver.request_queue.task_done = lambda: None
-    rig.loads.end_step()
-    assert rig.records() == ([], [])
+    assert layer() == {Code.ENQUEUE}, "the queue's own, which has not failed"
     assert caplog.text.count("its recorder failed") == 1
     assert rig.receiver.request_queue.unfinished_tasks == 0
 

@@ -135,6 +135,38 @@ def test_an_answer_about_a_task_that_was_taken_meanwhile_is_none(asked: int) -> 
     assert not [row for row in rows(ring) if row[:2] == (Code.MET, asked)]
 
 
+def test_a_head_that_is_done_meanwhile_waits_for_nothing() -> None:
+    queue, ready, sampler, ring = made()
+    queue.put(task(0, source=1))
+    queue.put(task(1))
+    queue.get()
+
+    def done_meanwhile(about: Task) -> DependencyKind | None:
+        queue.waiting = False  # its handler has cleared the event that is asked now
+        return DependencyKind.SAVE_CPU
+
+    ready.missing = done_meanwhile  # type: ignore[method-assign]
+    sampler.look()
+    assert rows(ring) == []
+
+
+def test_what_is_seen_unmet_was_so_when_it_was_asked() -> None:
+    queue, ready, sampler, ring = made()
+    queue.put(task(0, source=1))
+    queue.put(task(1))
+    queue.get()
+    asked: list[int] = []
+
+    def slow(about: Task) -> DependencyKind | None:
+        asked.append(time.perf_counter_ns())
+        return DependencyKind.SAVE_CPU
+
+    ready.missing = slow  # type: ignore[method-assign]
+    sampler.look()
+    ((_, at, *_),) = (row for row in ring.take()[0] if row[0] == Code.UNMET)
+    assert at <= asked[0]
+
+
 def test_a_slot_waiter_is_never_said_to_be_met() -> None:
     queue, ready, sampler, ring = made()
     queue.put(task(0, source=1))

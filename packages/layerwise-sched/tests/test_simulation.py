@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -173,15 +174,26 @@ def test_a_slow_call_is_no_wait() -> None:
 
 
 @pytest.mark.parametrize("bracketed", [True, False], ids=["seen on both sides", "seen incomplete only"])
-def test_a_stream_that_only_the_sampler_saw_busy_is_busy_in_the_replay(bracketed: bool) -> None:
+@pytest.mark.parametrize("mixed", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("post_us", [None, 3_000])
+def test_a_stream_that_only_the_sampler_saw_busy_is_busy_in_the_replay(
+    bracketed: bool, mixed: int | None, post_us: int | None
+) -> None:
     """Real threads: the stream's time behind a save is known where a boundary was seen not reached yet. Where nobody
-    asked, in half of the steps, their median stands in.
+    asked their median stands in: in every second step, or in half of all layers at random (`mixed`, the seed). post_us:
+    the save is issued so long after a short attention, in every third step.
     """
     spec = replace(
         STREAM_BUSY, steps=8, load_us=9_200, save_us=1_200, attention_us=4_000, rest_us=4_000, host_us=800,
         straggler_us=24_000,
     )  # fmt: skip
-    recorded = simulate(generate(spec), make_policy("ready"))
+    if post_us is not None:
+        spec = replace(spec, attention_us=200)
+    workload = generate(spec)
+    for step in workload.steps[::3] if post_us is not None else ():
+        step.post[:] = [post_us * 1_000] * spec.layers  # type: ignore[index, operator]
+    recorded = simulate(workload, make_policy("ready"))
+    draw = random.Random(mixed)
     model = {(row.subject, row.value // 4): row.t for row in recorded.records if row.code == Code.MET}
     tasks = {task.cid: task for task in recorded.tasks}
     period, rows, asked = 100_000, [], 0
@@ -191,7 +203,7 @@ def test_a_stream_that_only_the_sampler_saw_busy_is_busy_in_the_replay(bracketed
         at_once = row.code == Code.SEND_WAIT  # as if the send thread had been late for every save
         rows.append(row._replace(t=row.value) if at_once else row)
     for (cid, kind), at in model.items():
-        if kind == DependencyKind.GATE_NPU and tasks[cid].step % 2:
+        if kind == DependencyKind.GATE_NPU and (tasks[cid].step % 2 if mixed is None else draw.random() < 0.5):
             asked += 1
             rows.append(Record(at - period, Code.UNMET, cid, kind, "side"))
             if bracketed:
@@ -200,7 +212,11 @@ def test_a_stream_that_only_the_sampler_saw_busy_is_busy_in_the_replay(bracketed
     blind = workload_of(assemble([row for row in rows if row.thread != "side"], recorded.tasks, recorded.plan))
     seen = workload_of(assemble(rows, recorded.tasks, recorded.plan))
     off = [worst_gate_ns(recorded.run(), simulate(load.workload, make_policy("ready")).run()) for load in (blind, seen)]
-    assert off[1] <= period < off[0] / 20
+    assert off[0] > 20 * period
+    if post_us is None:
+        assert off[1] <= (1 if mixed is None else 4) * period, off
+    else:  # how much of a layer's time was its attention nobody saw, and here it decides
+        assert off[1] < off[0] / 2, off
 
 
 def worst_gate_ns(real: Run, replayed: Run) -> int:

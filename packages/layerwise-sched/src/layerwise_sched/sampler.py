@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from layerwise_sched.model import DependencyKind, Task, dependencies
-from layerwise_sched.timeline import Code, Proof, Ring, met
+from layerwise_sched.timeline import Code, Proof, Ring, clock, met
 
 if TYPE_CHECKING:
     from layerwise_sched.legal import Readiness
@@ -64,17 +64,19 @@ class Sampler(threading.Thread):
             return
         self.looks += 1
         head, later = (current, pending) if current is not None else (pending[0], pending[1:])
+        asked = clock()  # a query may take long: seen incomplete is what it was when it was asked
         missing = self._ready.missing(head)
-        if queue.current is not taken:  # what a task waits for in its handler, or did, is no answer for a queued one
+        # What a task waits for in its handler, or waited for, is no answer for a queued one, nor for one that is done.
+        if queue.current is not taken or queue.waiting is not waiting:
             return
         if current is None:
             self._met(head, missing)
         if missing is None:
             return
-        self._ring.event(Code.UNMET, head.cid, missing)
+        self._ring.event(Code.UNMET, head.cid, missing, asked)
         for task in later:
             missing = self._ready.missing(task)
-            if queue.current is not taken:
+            if queue.current is not taken:  # it may be this one
                 return
             self._met(task, missing)
 

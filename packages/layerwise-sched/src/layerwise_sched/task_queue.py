@@ -74,7 +74,10 @@ class TaskQueue(queue.Queue[Any]):
             self._apply()
             self.not_empty.notify_all()
         if (timeline := self._timeline) is not None:
-            timeline.policy(policy.name)
+            try:
+                timeline.policy(policy.name)
+            except Exception:
+                self._drop_timeline()
 
     def wake(self) -> None:
         """Something that a queued task waits for may have happened: look again now.

@@ -8,6 +8,7 @@ a process that is killed loses what its threads were in the middle of, and the s
 from __future__ import annotations
 
 import logging
+from threading import get_ident
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,8 @@ class _Writer:
     def _first(self, row: tuple[int, ...]) -> None:
         self.put = put = self.recorder.timeline.here.put
         put(row)
+        if self.recorder.timeline is _Ended:  # meanwhile, by another thread
+            self.put = _nowhere
 
 
 class Serving(_Writer):
@@ -141,12 +144,13 @@ class Serving(_Writer):
         stamps[_CID] = cid
         stamps[_QUEUED] = queued
         stamps[_DONE] = clock()
+        row = tuple(stamps)
+        stamps[_PLACE:] = _EMPTY  # before it is written: whoever ends the recording writes what is stamped
+        self.cid = stamps[_CID] = NO_TASK
         try:
-            self.put(tuple(stamps))
+            self.put(row)
         except Exception:
             self.recorder.fail()
-        stamps[_PLACE:] = _EMPTY
-        self.cid = stamps[_CID] = NO_TASK
 
     def write_open(self) -> None:
         """Write what is stamped of a task that is not done."""
@@ -165,18 +169,21 @@ class Serving(_Writer):
 
 
 class Sending(_Writer):
-    """What the send thread did since it set an event last: its wait for a save's NPU event."""
+    """What the send thread did since it set an event last: its wait for a save's NPU event.
 
-    __slots__ = ("begin", "end", "layer")
+    thread: the send thread's, as the view has seen it. The compute thread sets events of layers without a save.
+    """
+
+    __slots__ = ("begin", "end", "layer", "thread")
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self.layer = -1
-        self.begin = self.end = 0
+        self.begin = self.end = self.thread = 0
 
     def save_set(self, step: int, layer: int) -> None:
         """A save's CPU event was set, by the send thread or, where nothing is saved, by the compute thread."""
-        if self.layer == layer:
+        if self.layer == layer and self.thread == get_ident():
             self.layer = -1
             try:
                 self.put((_SAVED, step, layer, self.begin, self.end, clock()))

@@ -6,6 +6,7 @@ object returned and raises what it raised.
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from layerwise_sched import rows
@@ -116,6 +117,7 @@ class SendView(_EventAt):
             event.synchronize()
         finally:
             sending.end = clock() if waits else begin
+            sending.thread = get_ident()
             sending.layer = index
 
 

@@ -28,6 +28,7 @@ SLACK_NS: Final = 20_000
 """Two stamps of different threads that are nearer than this say the same time."""
 SEEN_NS: Final = 1_000_000
 """An event seen incomplete and, not later than this, complete, is known: it was in the middle."""
+ROUNDS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def workload_of(run: Run) -> Replayed:
     for stream in streams:
         stream.measure(rests)
     attentions = _medians([stream.attentions for stream in streams])
-    busy = _medians([stream.busy(attentions, rests) for stream in streams], of_others=False)
+    busy = _busy(streams, attentions, rests)
     guessed = 0
     steps: list[StepTimes] = []
     for (reader, gap), stream in zip(readers, streams, strict=True):
@@ -80,6 +81,21 @@ def workload_of(run: Run) -> Replayed:
         guessed += missing
     waiter = any(task.task.slot_waiter for task in run.tasks.values())
     return Replayed(Workload(run.plan, steps, slot_waiter=waiter), skipped, guessed)
+
+
+def _busy(streams: list[_Stream], attentions: list[int], rests: list[int]) -> list[int]:
+    """For each layer the stream time behind its save that was seen before the next boundary: the median over the steps.
+
+    What is seen of a layer counts from the layers before it, of which some steps know nothing and take the medians: so
+    again until they stay the same.
+    """
+    found: list[int] | None = None
+    for _ in range(ROUNDS):
+        before, found = found, _medians([stream.busy(attentions, rests, found) for stream in streams], of_others=False)
+        if found == before:
+            break
+    assert found is not None
+    return found
 
 
 class _Step:
@@ -263,9 +279,9 @@ class _Stream:
                 if following is not None and following - self.step.boundary(layer + 1) > SLACK_NS:
                     self.attentions[layer] = max(0, following - begin - rests[layer])
 
-    def busy(self, attentions: list[int], rests: list[int]) -> list[int | None]:
+    def busy(self, attentions: list[int], rests: list[int], busy: list[int] | None) -> list[int | None]:
         """Stream time between each layer's save and the next boundary, where the stream was seen busy at that."""
-        return self._run(attentions, rests, None)[2]
+        return self._run(attentions, rests, busy)[2]
 
     def fill(self, attentions: list[int], rests: list[int], busy: list[int]) -> tuple[list[int], list[int], int]:
         """Attention and rest of each layer, and how many attentions were stood in for."""
@@ -287,7 +303,7 @@ class _Stream:
                 missing += 1
                 time = max(0, min(attentions[layer], self.latest[layer] - at))
             attended.append(time)
-            at += time
+            at = max(at + time, self.step.saved[layer] or 0)  # the stream is not past a save that is not issued yet
             seen.append(None)
             if layer + 1 == self.layers:
                 last = self._last_rest(at)
