@@ -14,6 +14,7 @@ from layerwise_sched.passing import passes
 from layerwise_sched.runs import assemble
 from layerwise_sched.simulation import Spec, generate, make_plan, simulate, workload_of
 from layerwise_sched.simulation.layout import buffers_in_use
+from layerwise_sched.simulation.replay import SEEN_NS
 from layerwise_sched.simulation.spec_file import spec_of
 from layerwise_sched.simulation.workload import ABSENT, StepTimes, Workload
 from layerwise_sched.timeline import Code, Proof, Record, met
@@ -212,11 +213,28 @@ def test_a_stream_that_only_the_sampler_saw_busy_is_busy_in_the_replay(
     blind = workload_of(assemble([row for row in rows if row.thread != "side"], recorded.tasks, recorded.plan))
     seen = workload_of(assemble(rows, recorded.tasks, recorded.plan))
     off = [worst_gate_ns(recorded.run(), simulate(load.workload, make_policy("ready")).run()) for load in (blind, seen)]
-    assert off[0] > 20 * period
     if post_us is None:
-        assert off[1] <= (1 if mixed is None else 4) * period, off
+        assert off[1] < SEEN_NS < off[0] / 5, off
     else:  # how much of a layer's time was its attention nobody saw, and here it decides
         assert off[1] < off[0] / 2, off
+
+
+def test_an_idle_stream_that_is_slow_to_wake_up_is_not_busy() -> None:
+    """On real threads an event that is recorded into an idle stream is complete a wake-up later, and a look may fall in
+    between. The time before it is the host's stall, not the stream's work.
+    """
+    recorded = simulate(generate(STREAM_BUSY), make_policy("fifo"))
+    rows = [row for row in recorded.records if row.code != Code.MET]
+    boundaries = {row.subject: row.t for row in rows if row.code == Code.GATE_RECORDED}
+    side = []
+    for task in recorded.tasks:
+        if task.gate is not None and task.has_io:
+            kind, at = DependencyKind.GATE_NPU, boundaries[task.gate]
+            side.append(Record(at + 200_000, Code.UNMET, task.cid, kind, "side"))
+            side.append(Record(at + 500_000, Code.MET, task.cid, met(kind, Proof.QUERY), "side"))
+    assert len(side) > 40
+    plain, seen = (workload_of(assemble(more, recorded.tasks, recorded.plan)) for more in (rows, [*rows, *side]))
+    assert seen.workload == plain.workload
 
 
 def worst_gate_ns(real: Run, replayed: Run) -> int:

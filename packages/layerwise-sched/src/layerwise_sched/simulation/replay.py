@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 SLACK_NS: Final = 20_000
 """Two stamps of different threads that are nearer than this say the same time."""
 SEEN_NS: Final = 1_000_000
-"""An event seen incomplete and, not later than this, complete, is known: it was in the middle."""
+"""An event seen incomplete and, not later than this, complete, is known: it was in the middle. And an event that the
+sampler saw incomplete no longer than this behind its record says nothing of a busy stream: a wake-up takes that long.
+"""
 ROUNDS: Final = 16
 
 
@@ -227,12 +229,15 @@ class _Stream:
         owner = {gate: layer for layer, (gate, _) in step.gate.items()}
         for task in step.tasks.values():
             if task.task.gate is not None and (layer := owner.get(task.task.gate)) is not None:
-                self.reached[layer] = _end(self.reached[layer], _waited(task, DependencyKind.GATE_NPU))
-                self.since[layer] = max(self.since[layer], task.unmet.get(DependencyKind.GATE_NPU, 0))
+                late = step.boundary(layer) + SEEN_NS
+                self.reached[layer] = _end(self.reached[layer], _seen(task, DependencyKind.GATE_NPU, late))
+                if (incomplete := task.unmet.get(DependencyKind.GATE_NPU, 0)) > late:
+                    self.since[layer] = max(self.since[layer], incomplete)
                 if (met := task.met.get(DependencyKind.GATE_NPU)) is not None:
                     self.until[layer] = min(self.until[layer], met.at)
             if (source := task.task.source) is not None:
-                self.computed[source] = _end(self.computed[source], _waited(task, DependencyKind.SAVE_NPU))
+                late = (step.saved[source] or 0) + SEEN_NS
+                self.computed[source] = _end(self.computed[source], _seen(task, DependencyKind.SAVE_NPU, late))
                 if (met := task.met.get(DependencyKind.SAVE_NPU)) is not None:
                     self.latest[source] = min(self.latest[source], met.at)
         for layer in range(layers):
@@ -326,8 +331,10 @@ class _Stream:
         return reached - at if reached > max(at, self.step.boundary(layer) + SLACK_NS) else None
 
 
-def _waited(task: TaskRun, kind: DependencyKind) -> int | None:
-    """When an NPU event of the task completed, ns: of the simulator, or by a wait that found it incomplete."""
+def _seen(task: TaskRun, kind: DependencyKind, late: int) -> int | None:
+    """When an NPU event of the task completed, ns: of the simulator, by a wait that found it incomplete, or between two
+    looks of the sampler that are near each other and later than `late`.
+    """
     met = task.met.get(kind)
     if met is not None and met.proof is Proof.MODEL:
         return met.at
@@ -336,7 +343,7 @@ def _waited(task: TaskRun, kind: DependencyKind) -> int | None:
     if incomplete is None:
         return None
     if met is not None and met.proof is Proof.QUERY and 0 <= met.at - incomplete <= SEEN_NS:
-        return (incomplete + met.at) // 2
+        return (incomplete + met.at) // 2 if incomplete > late else None
     return next((span.end for span in task.spans if span.code is code and span.begin <= incomplete <= span.end), None)
 
 
