@@ -143,9 +143,9 @@ class Tables:
         for name, rows in updates.items():
             if name in self.index:
                 self.tables.append_block_ids(self.index[name], rows, overwrite=True)
-        for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+        if self.follows:
             # Behind a load that failed in its step the scheduler takes the request back, and a right runner follows.
-            if self.follows:
+            for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
                 self.computed[name] = min(self.computed[name], computed)
         for name, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if blocks is not None and name not in updates:

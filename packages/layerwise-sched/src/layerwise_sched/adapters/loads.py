@@ -148,10 +148,7 @@ class Loads:
         layer = data.layer_id
         gate, gate_id = data.attention_start_gate, None
         if gate is not None:
-            mark: GateMark | None = gate.__dict__.get("_layerwise")
-            if mark is None:
-                mark = self._new_mark(gate)
-            gate_id = mark.ident
+            gate_id = self._mark(gate).ident
             self._gates[gate_id] = gate
         if len(transfers) == 1:
             groups = (transfers[0].group_id,)
@@ -186,17 +183,16 @@ class Loads:
             )
         )
 
-    def _new_mark(self, gate: Any) -> GateMark:
-        return mark_gate(gate, self.numbers.new_gate(), self.worker.current_layer, self)
+    def _mark(self, gate: Any) -> GateMark:
+        mark: GateMark | None = gate.__dict__.get("_layerwise")
+        return mark_gate(gate, self.numbers.new_gate(), self.worker.current_layer, self) if mark is None else mark
 
     def name_gate(self, gate: Any) -> None:
         """Give the gate of a layer its id, also where no task carries it: its boundary is on the timeline too."""
         computing = self.computing
         if computing is not None:
             try:
-                mark: GateMark | None = gate.__dict__.get("_layerwise")
-                if mark is None:
-                    mark = self._new_mark(gate)
+                mark = self._mark(gate)
                 computing.gate = mark if mark.opened is None else None
             except Exception:
                 computing.recorder.fail()
@@ -229,15 +225,16 @@ class Loads:
         """A save's CPU event was set."""
         if (sending := self.sending) is not None:
             sending.save_set(self.step, layer)
-        queue = self.queue
-        if queue is not None and queue.reorders:
-            queue.wake()
+        self._wake()
 
     def gate_opened(self, mark: GateMark) -> None:
         """An attention boundary was recorded. The gate's lock is held."""
         computing = self.computing
         if computing is not None and mark is not computing.gate:
             computing.opened(mark)
+        self._wake()
+
+    def _wake(self) -> None:
         queue = self.queue
         if queue is not None and queue.reorders:
             queue.wake()

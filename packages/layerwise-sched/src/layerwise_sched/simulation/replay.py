@@ -78,7 +78,7 @@ def workload_of(run: Run) -> Replayed:
     guessed = 0
     steps: list[StepTimes] = []
     for (reader, gap), stream in zip(readers, streams, strict=True):
-        attention, rest, missing = stream.fill(attentions, rests, busy)
+        attention, rest, _, missing = stream.fill(attentions, rests, busy)
         steps.append(reader.times(attention, rest, stream.computed, gap))
         guessed += missing
     waiter = any(task.task.slot_waiter for task in run.tasks.values())
@@ -93,7 +93,8 @@ def _busy(streams: list[_Stream], attentions: list[int], rests: list[int]) -> li
     """
     found: list[int] | None = None
     for _ in range(ROUNDS):
-        before, found = found, _medians([stream.busy(attentions, rests, found) for stream in streams], of_others=False)
+        before = found
+        found = _medians([stream.fill(attentions, rests, before)[2] for stream in streams], of_others=False)
         if found == before:
             break
     assert found is not None
@@ -284,19 +285,12 @@ class _Stream:
                 if following is not None and following - self.step.boundary(layer + 1) > SLACK_NS:
                     self.attentions[layer] = max(0, following - begin - rests[layer])
 
-    def busy(self, attentions: list[int], rests: list[int], busy: list[int] | None) -> list[int | None]:
-        """Stream time between each layer's save and the next boundary, where the stream was seen busy at that."""
-        return self._run(attentions, rests, busy)[2]
-
-    def fill(self, attentions: list[int], rests: list[int], busy: list[int]) -> tuple[list[int], list[int], int]:
-        """Attention and rest of each layer, and how many attentions were stood in for."""
-        attended, rested, _, missing = self._run(attentions, rests, busy)
-        return attended, rested, missing
-
-    def _run(
+    def fill(
         self, attentions: list[int], rests: list[int], busy: list[int] | None
     ) -> tuple[list[int], list[int], list[int | None], int]:
-        """The stream from its first layer to its last."""
+        """Attention and rest of each layer; the rests for which the stream was seen busy at the next boundary; and how
+        many attentions were stood in for. busy: what stands in for such a rest that nobody saw; None: nothing yet.
+        """
         attended: list[int] = []
         rested: list[int] = []
         seen: list[int | None] = []
@@ -356,7 +350,7 @@ def _end(known: int | None, at: int | None) -> int | None:
 
 def _medians(steps: list[list[int | None]], *, of_others: bool = True) -> list[int]:
     """For each layer the median over the steps; where a layer was never seen, that of all others; 0 for none."""
-    everything = [value for values in steps for value in values if value is not None and of_others]
+    everything = [value for values in steps for value in values if value is not None] if of_others else []
     middle = round(statistics.median(everything)) if everything else 0
     found = []
     for layer in zip(*steps, strict=True):
